@@ -7,10 +7,11 @@ INSTALLED := $(VENV)/installed
 DEVELOP := $(VENV)/installed-to-develop
 VLLM := .venv-vllm
 VLLM_INSTALLED := $(VLLM)/installed
+VERIFIERS := .venv-verifiers
 # Tests are many and small: processes with one thread each use two cores better than one process with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadscope
 
-.PHONY: help setup develop vllm quickstart test test-slow test-vllm lint format bench clean
+.PHONY: help setup develop vllm quickstart test test-slow test-vllm test-verifiers lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +20,7 @@ help:
 	@echo "make test-slow    set up, then the learning and process tests"
 	@echo "make vllm         set up an environment of its own with vLLM for CPUs, for --generator vllm (4 GB)"
 	@echo "make test-vllm    the same, then the tests over a real vLLM"
+	@echo "make test-verifiers  the tests over real tasksets of verifiers, in an environment of its own"
 	@echo "make lint         style and types only"
 	@echo "make format       write the style into the files"
 	@echo "make bench        set up, then the benchmarks"
@@ -34,7 +36,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DEVELOP): $(INSTALLED)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve,monitors,wandb,mlflow,tensorboard,trackio,s3,deploy,sweep,digits,control,envpool,mujoco,games]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve,monitors,wandb,mlflow,tensorboard,trackio,s3,deploy,sweep,digits,control,envpool,mujoco,games,textarena,openenv]'
 	@touch $@
 
 setup: $(INSTALLED)
@@ -70,6 +72,15 @@ test-vllm: vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
 	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_run.py
 
+# verifiers pins older versions of mcp and openai than the other extras take.
+$(VERIFIERS)/installed: pyproject.toml
+	$(PYTHON) -m venv $(VERIFIERS)
+	$(VERIFIERS)/bin/pip install --quiet -e '.[verifiers]' pytest pytest-timeout hypothesis
+	@touch $@
+
+test-verifiers: $(VERIFIERS)/installed
+	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers_tasks.py
+
 format: develop
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -80,4 +91,4 @@ bench: develop
 	$(BIN)/python benchmarks/generation.py
 
 clean:
-	rm -rf $(VENV) $(VLLM) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VLLM) $(VERIFIERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

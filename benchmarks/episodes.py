@@ -1,7 +1,10 @@
-"""What episodes of several turns cost and whether any is lost: ``python benchmarks/episodes.py templates|faults|waiting``.
+"""What episodes of several turns cost and whether any is lost: ``python benchmarks/episodes.py WHAT``, one of
+
 
 ``templates``: random conversations under the template of each family. Tokens trained must be the tokens generated, each once;
 of what the cache could have kept between turns, how much was read from it.
+``beginnings``: tokens prefilled a turn where prompts begin alike, where the cache is too small for the conversations that wait,
+and where each turn comes under another key; with what others have read, and with a conversation's own cache alone.
 ``faults``: episodes of which some crash, some hang, some write what is no call. None may be lost or come twice, and siblings of
 those that fail must be what they are without them.
 ``waiting``: tools take twice as long as generating, lognormally. Samples a second through the real gate, synchronous and in
@@ -20,11 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from penstock.core.types import Group, IntArray, Prompt, PromptKey, Request, Sample, SampleKey, Sampling
 from penstock.data.resolve import register
+from penstock.engine import memory
+from penstock.engine import turn as turn_module
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.env import Env, Said, Turn
 from penstock.envs.making import conversations
@@ -157,6 +163,57 @@ def templates(count: int, at_once: int = 256) -> None:
             )
 
 
+@dataclass
+class Renaming(Noting):
+    """Each turn under a key of its own, as calls come that name no conversation; all are kept."""
+
+    async def generate(self, request: Request) -> Sample:
+        turn = len(self.asked.setdefault(request.key, []))
+        name = request.key._replace(prompt=request.key.prompt._replace(source=f"turn {turn}"))
+        sample = await self.engine.generate(replace(request, key=name, keep=True))
+        self.asked[request.key].append((request.tokens_T, sample.tokens_T))
+        return replace(sample, key=request.key)
+
+
+class Slow(Chatter):
+    """Takes a while, so that more conversations wait than run."""
+
+    async def step(self, said: Said) -> Turn:
+        await asyncio.sleep(0.01)
+        return await super().step(said)
+
+
+def beginnings(count: int) -> None:
+    """Four samples of each prompt; a row for each case, with and without what others have read."""
+    model = models()["chatml"]
+    system = {"role": "system", "content": " ".join(WORDS * 4)}
+    cell = 2 * sum(slot.heads * slot.key_width for slot in model.slots) * 4
+    cases: dict[str, tuple[bool, float, Any]] = {
+        "prompts of their own": (False, 0.0, Noting),
+        "one system message": (True, 0.0, Noting),
+        "one system message, cache for 3,000 tokens": (True, 3000 * cell / 1e9, Noting),
+        "a key for each turn": (True, 0.0, Renaming),
+    }
+    print("| case | cache | turns | tokens read | prefilled a turn | seconds |\n| --- | --- | --- | --- | --- | --- |")
+    for name, (alike, budget, kind) in cases.items():
+        for shared in (False, True):
+            wanted = [replace(one, messages=(system, *one.messages)) if alike else one for one in prompts(count // 4)]
+            least = memory.LEAST if shared else 1 << 30
+            with patch.object(memory, "LEAST", least), patch.object(turn_module, "LEAST", least):
+                generator = kind(EmbeddedGenerator(model, max_running=16, cache_gb=budget), {})
+                spec = EnvironmentSpec(function=register(Slow))
+                roll = Rollout(generator, conversations(spec, model.text, None), Unscored(), FLAT, 4)
+                began = time.perf_counter()
+                groups = asyncio.run(rolled(roll, wanted, 16))
+                took = time.perf_counter() - began
+            assert not any(sample.error for group in groups for sample in group.samples)
+            turns = sum(map(len, generator.asked.values()))
+            read = sum(len(context_T) for asked in generator.asked.values() for context_T, _ in asked)
+            whose = "anyone's" if shared else "its own"
+            prefilled = generator.engine.prefilled_tokens / turns
+            print(f"| {name} | {whose} | {turns} | {read / turns:.1f} | {prefilled:.1f} | {took:.1f} |", flush=True)
+
+
 class Faulty(Chatter):
     """5% crash, 5% hang, 5% answer that nothing could be read; which, depends on the sample alone."""
 
@@ -262,7 +319,7 @@ def waiting(seeds: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("templates", "faults", "waiting"))
+    parser.add_argument("what", choices=("templates", "beginnings", "faults", "waiting"))
     parser.add_argument("--count", type=int, default=1000)
     given = parser.parse_args()
-    {"templates": templates, "faults": faults, "waiting": waiting}[given.what](given.count)
+    {"templates": templates, "beginnings": beginnings, "faults": faults, "waiting": waiting}[given.what](given.count)

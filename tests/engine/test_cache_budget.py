@@ -237,7 +237,8 @@ def test_conversations_make_room_for_rows_and_the_oldest_goes_first(tiny):
     async def crowded():
         generator, seen = bounded(tiny(), 500, max_running=2)
         keys = [tiny_models.key(g) for g in range(8)]
-        firsts = [await generator.generate(replace(request(np.arange(20, 60)), key=key, keep=True)) for key in keys]
+        wanted = [replace(request(np.arange(20, 60) + g), key=key, keep=True) for g, key in enumerate(keys)]
+        firsts = [await generator.generate(one) for one in wanted]
         counts = []
         for key, first in reversed(list(zip(keys, firsts, strict=True))):
             before = generator.prefilled_tokens

@@ -20,6 +20,11 @@ PROMPT = Prompt(KEY.prompt, "begin", columns={"word": "yes"})
 END = 0
 
 
+def seeded(seed: int = 3) -> Prompt:
+    """A prompt whose row has a seed."""
+    return Prompt(KEY.prompt, "begin", columns={"seed": seed})
+
+
 class Letters:
     """A tokenizer of which each letter is a token; 0 ends a turn."""
 
@@ -53,8 +58,13 @@ def conversation(
     env: Callable[..., Any], threads: Threads, prompt: Prompt = PROMPT, text: Any = None, **fields: Any
 ) -> Conversation:
     """An episode of an environment, or of a function of a turn."""
+    return named(register(env), threads, prompt, text, **fields)
+
+
+def named(function: str, threads: Threads, prompt: Prompt = PROMPT, text: Any = None, **fields: Any) -> Conversation:
+    """An episode of an environment that a spec names."""
     text = text or Letters()
-    spec = EnvironmentSpec(function=register(env), **{"deadline": 5.0, **fields})
+    spec = EnvironmentSpec(function=function, **{"deadline": 5.0, **fields})
     tokens_T = np.array([ord(letter) for letter in prompt.text], np.int32)
     return Conversation(env_class(spec, None), prompt, tokens_T, Play(spec, text, threads))
 

@@ -14,7 +14,7 @@ from penstock.core.errors import EnvError, SpecError
 from penstock.data.resolve import register
 from penstock.envs.env import Env, Turn
 from penstock.envs.episode import Episode
-from penstock.envs.making import env_class
+from penstock.envs.making import EPISODES, STUCK, env_class
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import StuckError, Threads
 
@@ -100,6 +100,17 @@ def test_an_episode_that_ended_in_a_turn_of_the_longest_length_was_not_cut(threa
     sample = asyncio.run(play())
     assert sample.finish == "length"
     assert not was_cut(sample)
+
+
+def test_an_episode_without_any_reward_has_earned_0_and_a_function_earns_nothing(threads):
+    class Silent(Env):
+        async def step(self, said):
+            return Turn("on")
+
+    sample, _ = played(conversation(Silent, threads, turns=2), ["a", "b"])
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, 0.0]
+    sample, _ = played(conversation(lambda *_: "on", threads, turns=2), ["a", "b"])
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, None]
 
 
 def test_tokens_limit_an_episode(threads):
@@ -303,6 +314,28 @@ def test_plain_functions_that_never_come_back_hold_no_place():
 
     try:
         assert asyncio.run(play())[-4:].tolist() == [ord(letter) for letter in "free"]
+    finally:
+        release.set()
+
+
+def test_after_257_plain_functions_that_hang_the_next_episode_is_answered():
+    """One more than may work at a time, all at once, with the limits of a run."""
+    threads, release = Threads("environment", EPISODES, STUCK), threading.Event()
+
+    async def play():
+        async def hung():
+            episode = conversation(lambda *_: release.wait(60) and None, threads, deadline=0.01)
+            with pytest.raises(EnvError, match="took longer"):
+                await episode.step(after(await episode.reset(), "a"))
+
+        await asyncio.gather(*(hung() for _ in range(257)))
+        stuck, episode = threads.abandoned, conversation(lambda *_: "free", threads, deadline=60.0)
+        return stuck, await episode.step(after(await episode.reset(), "a"))
+
+    try:
+        stuck, context_T = asyncio.run(play())
+        assert stuck == 257
+        assert context_T[-4:].tolist() == [ord(letter) for letter in "free"]
     finally:
         release.set()
 

@@ -17,6 +17,7 @@ from penstock.sandbox.threads import Threads
 SERVER = """
 import os, sys
 from mcp.server import MCPServer
+from mcp.types import ToolAnnotations
 
 server = MCPServer("counting")
 calls = 0
@@ -32,6 +33,11 @@ def count(step: int = 1) -> str:
 def fail() -> str:
     "Never works."
     raise ValueError("out of paper")
+
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
+def look() -> str:
+    "Changes nothing."
+    return "same"
 
 server.run()
 """
@@ -63,11 +69,19 @@ def test_an_episode_has_a_session_whose_server_ends_with_it(tools):
     assert (first[0], second[0], first[1]) == ("1", "3", second[1])
     assert heard[2].startswith("error: EnvError: Error executing tool fail")
     assert heard[3] == 'error: count: the argument "step" must be integer'
-    assert heard[4] == 'error: there is no tool "none"; there are: count, fail'
+    assert heard[4] == 'error: there is no tool "none"; there are: count, fail, look'
     assert sample.extras["episode"]["failed_calls"] == 1.0
     assert_ends(int(first[1]))
     _, again = played(tools(), [call("count")])
     assert again[0].split()[0] == "1"
+
+
+@pytest.mark.slow
+def test_only_a_tool_that_says_that_it_is_harmless_leaves_the_episode_repeatable(tools):
+    episodes = tools(), tools()
+    assert played(episodes[0], [call("look")])[1] == ["same"]
+    played(episodes[1], [call("count")])
+    assert [episode.env.repeatable for episode in episodes] == [True, False]
 
 
 def assert_ends(process):

@@ -157,6 +157,13 @@ def test_what_the_state_holds_is_closed(threads):
     assert closed == [True]
 
 
+@pytest.mark.parametrize(("called", "repeatable"), [("add", True), ("count", False)])
+def test_after_a_tool_that_reached_the_world_the_episode_is_not_to_be_repeated(threads, called, repeatable):
+    episode = tools(threads, add, count, world=["count"])
+    played(episode, [call(called, **({"a": 1} if called == "add" else {}))])
+    assert episode.env.repeatable is repeatable
+
+
 @pytest.mark.parametrize(
     ("said", "answer", "fact"),
     [
@@ -216,6 +223,7 @@ def test_a_turn_that_was_cut_is_not_read_for_calls(threads):
         ({"tools": ["os:getcwd", "os:getcwd"]}, "needs tools of different names, got getcwd"),
         ({"tools": ["os:getcwd"], "calls": "xml"}, "no format of tool calls"),
         ({"tools": ["os:nothing_there"]}, "has no"),
+        ({"tools": ["os:getcwd"], "world": ["send"]}, 'the option world names "send"; the tools are getcwd'),
     ],
 )
 def test_tools_are_looked_up_before_anything_starts(options, message):

@@ -268,7 +268,7 @@ class GeneratorStats:
     generated_tokens: int
     busy_seconds: float
     prefilled_tokens: int = 0
-    reused_tokens: int = 0  # read from what was kept of a conversation between two turns
+    reused_tokens: int = 0  # taken from what was kept of a conversation, or others had read
 
 
 @dataclass(frozen=True)

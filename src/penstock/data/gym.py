@@ -56,6 +56,14 @@ def open_gym(spec: DataSpec, task: str, base: Path) -> GymRows:
     return GymRows(spec.name or task, task, made, span(spec, spec.skip + spec.size))
 
 
+def gym_entry(task: str, seed: int, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one entry (question, answer, metadata) that a task makes of a seed. Raises DataError: see :func:`open_gym`."""
+    _check_task(task)
+    with blame(DataError, f"gym:{task} with options {dict(options)}"):
+        entry: Mapping[str, Any] = _package().create_dataset(task, size=1, seed=seed, **options)[0]
+    return entry
+
+
 def _check_task(task: str) -> None:
     _package()
     from reasoning_gym.factory import DATASETS

@@ -1,7 +1,10 @@
-"""What a generator remembers, under one budget in bytes: the pool of prefixes, the pool of running rows, kept conversations."""
+"""What a generator remembers, under one budget in bytes: the pool of prefixes, the pool of running rows, kept conversations;
+and where in it a request finds its beginning.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 
@@ -10,13 +13,17 @@ import torch
 from torch import Tensor
 
 from penstock.core.blobs import Blob
-from penstock.core.types import IntArray, Request, SampleKey
+from penstock.core.types import IntArray, Request, SampleKey, Version
 from penstock.engine.cache import STEP, CachePool, Size, round_up
 
 USUAL_GB = 4.0
 """Budget on a processor, in gigabytes, as of vLLM there."""
 USUAL_SHARE = 0.5
 """Budget on an accelerator, as a share of its memory that is free when the generator is made: a learner may need the rest."""
+LEAST = 32
+"""Tokens that a request must begin with in common with what others have read for these to be copied."""
+BRANCHES = 8
+"""Beginnings of one conversation that are kept at most, where it is rendered anew or goes several ways."""
 
 
 def budget_of(cache_gb: float, device: torch.device) -> int:
@@ -35,6 +42,31 @@ class Kept:
     """The media that its tokens show: the same tokens of others are another conversation."""
     states: list[Tensor]
     bytes: int
+    since: Version
+    """The oldest weights that have read any of it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The beginning of a request that need not be read again: of something kept, or of another prefix row."""
+
+    length: int = 0
+    since: Version = -1
+    source: Kept | int | None = None
+    own: bool = False
+    """Whether it is the conversation's own."""
+
+
+def common(one: IntArray, other: IntArray) -> int:
+    """Tokens that two sequences begin with in common."""
+    length = min(len(one), len(other))
+    unlike = np.flatnonzero(one[:length] != other[:length])
+    return int(unlike[0]) if len(unlike) else length
+
+
+def begins(tokens: IntArray) -> bytes:
+    """Under what a sequence is found by others: equal for those with at least :data:`LEAST` tokens in common."""
+    return np.ascontiguousarray(tokens[:LEAST], np.int32).tobytes() if len(tokens) >= LEAST else b""
 
 
 class Memory:
@@ -42,8 +74,10 @@ class Memory:
 
     def __init__(self, prefixes: CachePool, own: CachePool, budget: int, most_rows: int) -> None:
         self.prefixes, self.own, self.budget, self.most_rows = prefixes, own, budget, most_rows
-        self._kept: dict[SampleKey, Kept] = {}
-        """The conversation that was kept last comes last."""
+        self._kept: dict[SampleKey, tuple[Kept, ...]] = {}
+        """The conversation that was kept or read last comes last."""
+        self._alike: dict[bytes, dict[SampleKey, None]] = {}
+        """Keys by :func:`begins`, in the order in which they were kept."""
 
     @property
     def bytes(self) -> int:
@@ -52,7 +86,7 @@ class Memory:
 
     @property
     def _kept_bytes(self) -> int:
-        return sum(kept.bytes for kept in self._kept.values())
+        return sum(one.bytes for kept in self._kept.values() for one in kept)
 
     def needed(self, tokens: int) -> int:
         """Bytes at most of a sequence of ``tokens`` that has the memory for itself."""
@@ -92,43 +126,91 @@ class Memory:
 
     def _evict(self, room: int) -> None:
         while self._kept and self._kept_bytes > room:
-            del self._kept[next(iter(self._kept))]
+            self.forget(next(iter(self._kept)))
 
     # ---- conversations
 
-    def keep(self, request: Request, tokens: IntArray, prefix: tuple[int, int], own: tuple[int, int]) -> None:
-        """Copy what a sequence that has ended read of a prefix and has in its own cache, (row, tokens) each: ``tokens`` in all.
+    def keep(
+        self, request: Request, tokens: IntArray, prefix: tuple[int, int], own: tuple[int, int], since: Version
+    ) -> None:  # fmt: skip
+        """Copy what a sequence that has ended read of a prefix and has in its own cache, (row, tokens) each: ``tokens`` in all,
+        read by weights of version ``since`` and later.
 
-        Older conversations make room; one that does not fit even so is not kept.
+        Other branches of the conversation stay. Older conversations make room; one that does not fit even so is not kept.
         """
+        before = [one for one in self._kept.get(request.key, ()) if common(one.tokens, tokens) < len(one.tokens)]
+        branches = before[1 - BRANCHES :]
         self.forget(request.key)
         size, room = len(tokens) * self.own.cell, self.budget - self.prefixes.bytes - self.own.bytes
         if size > room:
             return
-        self._evict(room - size)
+        while branches and size + sum(one.bytes for one in branches) > room:
+            branches.pop(0)
+        self._evict(room - size - sum(one.bytes for one in branches))
         parts = zip((*self.prefixes.keys, *self.prefixes.values), (*self.own.keys, *self.own.values), strict=True)
         states = [torch.cat([read[prefix[0], :, : prefix[1]], made[own[0], :, : own[1]]], 1) for read, made in parts]
-        self._kept[request.key] = Kept(tokens, request.blobs, states, size)
+        self._hold(request.key, (*branches, Kept(tokens, request.blobs, states, size, since)))
 
-    def restore(self, request: Request, tokens: IntArray, row: int) -> int:
-        """Copy what is kept of a conversation to a prefix row, so far as ``tokens`` begin with it; gives how many it
-        holds then."""
-        kept = self._kept.pop(request.key, None)
-        if kept is None or kept.blobs != request.blobs[: len(kept.blobs)]:
-            return 0
-        length = min(len(kept.tokens), len(tokens) - 1)
-        other = np.flatnonzero(kept.tokens[:length] != tokens[:length])
-        length = int(other[0]) if len(other) else length
-        for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), kept.states, strict=True):
-            pool[row, :, :length] = state[:, :length]
-        return length
+    def _hold(self, key: SampleKey, kept: tuple[Kept, ...]) -> None:
+        """What is kept of a conversation from now on; it comes last."""
+        for one in self._kept.pop(key, ()):
+            alike = self._alike.get(begins(one.tokens), {})
+            alike.pop(key, None)
+            if not alike:
+                self._alike.pop(begins(one.tokens), None)
+        if kept:
+            self._kept[key] = kept
+        for one in kept:
+            self._alike.setdefault(begins(one.tokens), {})[key] = None
+
+    def find(
+        self, request: Request, tokens: IntArray, version: Version | None, rows: Mapping[int, IntArray]
+    ) -> Found:  # fmt: skip
+        """The longest beginning of ``tokens``, but for the last one, that is known. It is kept of the conversation itself, by
+        whatever weights it was read; or it is at least :data:`LEAST` tokens that ``version`` alone has read (None: nothing),
+        kept of others or in ``rows`` of the prefix pool, given with the tokens read. Of equals the one kept last."""
+        best, most = Found(), tokens[:-1]
+        for mine in reversed(self._kept.get(request.key, ())):
+            if self._shows(mine, request) and (length := common(mine.tokens, most)) > best.length:
+                best = Found(length, mine.since, mine, own=True)
+        if version is None or not (begin := begins(most)):
+            return best
+        others = (one for key in reversed(self._alike.get(begin, {})) if key != request.key for one in self._kept[key])
+        kept = [(one.tokens, one) for one in others if one.since == version and self._shows(one, request)]
+        sources: list[tuple[IntArray, Kept | int]] = [*kept, *((read, row) for row, read in rows.items())]
+        for read, source in sources:
+            longer = best.length < min(len(read), len(most)) and read[best.length] == most[best.length]  # or it cannot be
+            if longer and (length := common(read, most)) >= max(LEAST, best.length + 1):
+                best = Found(length, version, source)
+        return best
+
+    @staticmethod
+    def _shows(kept: Kept, request: Request) -> bool:
+        return kept.blobs == request.blobs[: len(kept.blobs)]
+
+    def restore(self, request: Request, found: Found, row: int) -> None:
+        """Copy what was found to a prefix row. Of the request's own conversation, what goes on now is given up, and all of it
+        where nothing may follow."""
+        if isinstance(found.source, Kept):
+            for pool, state in zip((*self.prefixes.keys, *self.prefixes.values), found.source.states, strict=True):
+                pool[row, :, : found.length] = state[:, : found.length]
+            read = [key for key, kept in self._kept.items() if any(one is found.source for one in kept)]
+            for key in read:
+                self._hold(key, tuple(one for one in self._kept[key] if not (found.own and one is found.source)))
+        elif found.source is not None:
+            self.prefixes.copy(found.source, row, found.length)
+        if not request.keep:
+            self.forget(request.key)
 
     def forget(self, key: SampleKey) -> bool:
         """Give a kept conversation up; whether there was one."""
-        return self._kept.pop(key, None) is not None
+        there = key in self._kept
+        self._hold(key, ())
+        return there
 
     def forget_all(self) -> None:
         self._kept.clear()
+        self._alike.clear()
 
 
 def _rounded(size: Size) -> Size:

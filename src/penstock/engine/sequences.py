@@ -89,6 +89,8 @@ class Prefix:
     continued: bool = False
     """Whether it begins with a conversation that was kept: it may be older weights', so that nobody else is to join it."""
     version: Version = -1
+    since: Version = -1
+    """The oldest weights that have read any of it."""
     logits_V: Tensor | None = None
     """Next-token logits after the last prefix token, once prefilled."""
     advantage_V: Tensor | None = None
@@ -102,7 +104,8 @@ class Prefix:
 
     def restart(self) -> None:
         """Forget the cache: the weights under it are gone, and nobody reads it any more."""
-        self.users, self.done, self.version, self.logits_V, self.continued, self.routes = 0, 0, -1, None, False, []
+        self.users, self.done, self.version, self.since = 0, 0, -1, -1
+        self.logits_V, self.continued, self.routes = None, False, []
 
 
 def padded(routes: list[Routes], before: int, length: int) -> Routes:

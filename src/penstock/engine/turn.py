@@ -16,7 +16,7 @@ from penstock.engine.cache import CachePool, PrefillPlan
 from penstock.engine.decode import DecodeState, DecodeStep
 from penstock.engine.driver import Driver
 from penstock.engine.graphs import Graphs
-from penstock.engine.memory import Memory, budget_of
+from penstock.engine.memory import LEAST, Memory, begins, budget_of, common
 from penstock.engine.sequences import Before, Prefix, Sequence, padded
 from penstock.models.draws import TokenFilters, needs_filters, uniform_stream
 from penstock.models.experts import check_routes, recorded, routers_of, routes_of
@@ -149,10 +149,10 @@ class Engine(Driver):
         if all(p.done == len(p.tokens) for p in self.prefixes):
             return
         self._make_room()
-        room, parts = self.chunk, []
+        room, parts = self.chunk, list[tuple[Prefix, int]]()
         for prefix in self.prefixes:
-            if not prefix.done:
-                self._continue(prefix)
+            if not prefix.done and not self._begin(prefix, parts):
+                continue
             count = self._next(prefix, room)
             if count > 0:
                 parts.append((prefix, count))
@@ -185,11 +185,22 @@ class Engine(Driver):
         """Hidden states ``[N, H]`` of the next tokens of prefixes, so many of each."""
         return self.model.hidden(tokens_N[None], plan.position_N[None], plan)[0]
 
-    def _continue(self, prefix: Prefix) -> None:
-        """Begin a prefix with what was kept of its conversation, if anything was."""
-        prefix.done = self.memory.restore(prefix.members[0].request, prefix.tokens, prefix.row)
-        prefix.continued = prefix.done > 0
+    def _begin(self, prefix: Prefix, reading: list[tuple[Prefix, int]]) -> bool:
+        """Begin a prefix with the longest beginning that is known of it. Gives False where one of those that are ``reading``
+        (so many tokens next) will know a longer one after this turn: it waits, so that tokens which several have in common are
+        read once. Experts are noted where tokens are read: with routes nothing is taken over from others."""
+        request, tokens, version = prefix.members[0].request, prefix.tokens, None if self.routers else self.version
+        mine, known = begins(tokens), [p for p in self.prefixes if p.done >= LEAST and p.since == version and not request.blobs]
+        found = self.memory.find(request, tokens, version, {p.row: p.tokens[: p.done] for p in known})
+        if version is not None and mine and not request.blobs:
+            alike = [p.tokens[: p.done + n] for p, n in reading if p.since == version and begins(p.tokens) == mine]
+            if max((common(read, tokens[:-1]) for read in alike), default=0) >= found.length + LEAST:
+                return False
+        self.memory.restore(request, found, prefix.row)
+        prefix.done, prefix.continued = found.length, found.own and found.length > 0
+        prefix.since = found.since if found.length else self.version
         self.reused_tokens += prefix.done
+        return True
 
     def _fork(self) -> None:
         """Give members of prefixes that have been read whole a decode row."""
@@ -271,7 +282,8 @@ class Engine(Driver):
         sequence = self.running[row]
         if sequence.request.keep and sequence.prefix is not None:
             prefix = sequence.prefix.row, len(sequence.prefix.tokens)
-            self.memory.keep(sequence.request, sequence.tokens_so_far()[:-1], prefix, (row, sequence.own - 1))
+            own = row, sequence.own - 1
+            self.memory.keep(sequence.request, sequence.tokens_so_far()[:-1], prefix, own, sequence.prefix.since)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> Sample:
         sample = sequence.sample(reason, self.text)

@@ -66,6 +66,7 @@ class AgentEnv(Env):
     """
 
     own_prompts = True
+    rewards = repeatable = False  # what a program gives no reward for is left to others; and it may have changed anything
 
     def __init__(
         self, columns: Mapping[str, Any], *, function: Any = None, command: str = "", url: str = "", calls: str = "hermes"

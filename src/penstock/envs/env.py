@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from penstock.core.errors import EnvError
 from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
 from penstock.data.render import Message
@@ -42,6 +44,8 @@ class Said:
     """Counts from 0."""
     sample: Sample
     """The trajectory so far (since its last rendering)."""
+    last: bool = False
+    """Whether the limits allow no turn after it."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,13 @@ class Env:
     """Whether the episode is a chat; set before ``reset``."""
     judges_last: ClassVar[bool] = True
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
+    rewards: ClassVar[bool] = True
+    """Whether it rewards: then an episode that ended without any reward has earned 0, and its sample is one to learn from."""
     own_prompts: ClassVar[bool] = False
     """Whether its first observation is no prompt of the data: one that does not fit fails its sample, and not the run."""
+    repeatable: bool = True
+    """Whether the episode may begin anew in a fresh environment if this one crashes. Set it to False where something has been
+    changed that outlives the episode: a mail that was sent is not to be sent twice."""
     threads: Threads
     """Where plain functions run; set before ``reset``, as are the three that follow."""
     text: Any
@@ -93,6 +102,13 @@ class Env:
     def prepared(cls, options: Mapping[str, Any], base: Path | None) -> Mapping[str, Any]:
         """A spec's options as they are passed to each episode; what is looked up is looked up here, once. Raises SpecError."""
         return options
+
+    @property
+    def seed(self) -> int:
+        """The row's column ``seed``: what is random in an environment follows from it, the same for all samples of a prompt."""
+        if not isinstance(seed := self.columns.get("seed"), int | np.integer):
+            raise EnvError(f'{type(self).__name__} begins with the row\'s column "seed", a whole number; give each row one')
+        return int(seed)
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -119,7 +135,7 @@ class Env:
 class TextFunction(Env):
     """A function ``(sample, columns, turn) -> text or None`` as an environment; it gives no rewards."""
 
-    judges_last = False
+    judges_last = rewards = False
 
     def __init__(self, function: Callable[..., Any], columns: Mapping[str, Any]) -> None:
         super().__init__(columns)
@@ -142,6 +158,16 @@ def _turn_of(text: Any) -> Any:
 
 ENVIRONMENTS: dict[str, type[Env] | str] = {"tools": "penstock.envs.tools:ToolEnv", "agent": "penstock.envs.agents:AgentEnv"}
 """Environments by name; one that is named ``MODULE:CLASS`` is imported when it is needed."""
+
+
+LIBRARIES = {
+    "gymnasium": "penstock.envs.gymnasium_text:GymnasiumText",
+    "textarena": "penstock.envs.textarena:TextArena",
+    "openenv": "penstock.envs.openenv:OpenEnv",
+    "reasoning_gym": "penstock.envs.reasoning_gym:ReasoningGym",
+    "verifiers": "penstock.envs.verifiers:Verifiers",
+}
+"""Environments of other packages, named ``PACKAGE:NAME``."""
 
 
 def register_env(name: str, env: type[Env]) -> None:

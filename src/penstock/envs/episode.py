@@ -64,6 +64,10 @@ class Episode:
     async def close(self) -> None:
         """Always called, once, whatever became of the episode."""
 
+    def again(self) -> Episode | None:
+        """A second try of the same prompt, where the environment of this one, which is closed, was lost."""
+        return None
+
     def annotated(self, sample: Sample) -> Sample:
         """The finished or failed sample with what the environment knows of it."""
         return sample
@@ -110,7 +114,8 @@ class Conversation(Episode):
         self.turns: list[list[Any]] = []
         self.facts: Counter[str] = Counter()
         self.truncated = False
-        self._over = False
+        self._over = self._lost = False
+        """Whether it has ended; whether its environment raised."""
         self._offset = self._known = self._first = 0
         """Tokens of earlier renderings; tokens of this one that were read before the turn; those of the first request."""
         self._closing: asyncio.Task[None] | None = None
@@ -121,6 +126,7 @@ class Conversation(Episode):
         try:
             self.env = self.make_env(dict(self.prompt.columns))
         except Exception as error:
+            self._lost = True
             raise self._failure("crashed", f"raised {type(error).__name__}", str(error)) from error
         env, self.env.threads, self.env.chat = self.env, self.play.threads, bool(self.prompt.messages)
         env.text, env.prompt, env.history = self.play.text, self.prompt, self.play.spec.history
@@ -152,7 +158,7 @@ class Conversation(Episode):
             return self._end(truncated=True)
         ends = len(said_T) > 0 and int(said_T[-1]) in self.play.text.ends
         raw = self.play.text.tokenizer.decode(said_T[: len(said_T) - ends].tolist(), skip_special_tokens=False)
-        said = Said(sample.text, str(raw), said_T, sample.finish, number, sample)
+        said = Said(sample.text, str(raw), said_T, sample.finish, number, sample, last)
         turn = self._checked(await self._ask(self.env.step, said))
         self.turns[-1][2] = turn.reward
         self.facts.update({name: float(value) for name, value in turn.metrics.items()})  # type: ignore[arg-type]
@@ -221,6 +227,7 @@ class Conversation(Episode):
         except DeadlineError:
             raise self._failure("timed_out", f"took longer than {deadline:g} s", "raise environment.deadline") from None
         except Exception as error:
+            self._lost = True
             what = "failed" if isinstance(error, PenstockError) else f"raised {type(error).__name__}"
             raise self._failure("crashed", what, str(error)) from error
 
@@ -232,6 +239,15 @@ class Conversation(Episode):
     def _failure(self, fact: str, what: str, detail: str) -> EnvError:
         self.facts[fact] += 1
         return EnvError(f'environment "{self.play.spec.function}" {what} in turn {max(1, len(self.turns))}: {detail}')
+
+    def again(self) -> Conversation | None:
+        """A second try in a fresh environment, once, where this one raised and may be repeated; counted as ``tried_again``. Its
+        draws are those of the first, so that a sample whose environment was lost is what it would have been."""
+        if not self._lost or not self.env.repeatable or self.facts["tried_again"]:
+            return None
+        second = Conversation(self.make_env, self.prompt, self.tokens_T, self.play)
+        second.facts["tried_again"] = 1
+        return second
 
     async def close(self) -> None:
         """Close the environment, also where the rollout is cancelled meanwhile; what fails is counted, the sample is kept."""
@@ -247,6 +263,8 @@ class Conversation(Episode):
 
     def annotated(self, sample: Sample) -> Sample:
         ended = self._over and sample.error is None
+        if ended and self.turns and self.env.rewards and all(turn[2] is None for turn in self.turns):
+            self.turns[-1][2] = 0.0
         facts = {"turns": float(len(self.turns)), **self.facts, "truncated": float(ended and self.truncated)}
         extras = {**sample.extras, "turns": self.turns, "episode": {k: float(v) for k, v in facts.items()}}
         if ended:

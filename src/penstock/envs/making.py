@@ -12,7 +12,7 @@ from penstock.core.errors import SpecError
 from penstock.core.types import IntArray, Prompt
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.texts import prompt_tokens
-from penstock.envs.env import ENVIRONMENTS, Env, TextFunction
+from penstock.envs.env import ENVIRONMENTS, LIBRARIES, Env, TextFunction
 from penstock.envs.episode import Conversation, Episode, MakeEnv, Play
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import Threads
@@ -26,10 +26,12 @@ KNOWN = 1024
 
 def env_class(spec: EnvironmentSpec, base: Path | None) -> MakeEnv:
     """Makes environments of a prompt's columns. Raises SpecError where the function is not there, or its options do not fit."""
-    found: Any = ENVIRONMENTS.get(spec.function, spec.function)
+    package, _, named = spec.function.partition(":")
+    options = {"name": named, **spec.options} if package in LIBRARIES else spec.options
+    found: Any = LIBRARIES.get(package) or ENVIRONMENTS.get(spec.function, spec.function)
     if isinstance(found, str):
         if not is_reference(found):
-            known = ", ".join(ENVIRONMENTS)
+            known = ", ".join((*ENVIRONMENTS, *(f"{package}:NAME" for package in LIBRARIES)))
             raise SpecError(f'environment "{spec.function}" is unknown; known are: {known}; or write FILE.py:NAME')
         found = resolve(found, base)
     whole = isinstance(found, type) and issubclass(found, Env)
@@ -37,12 +39,12 @@ def env_class(spec: EnvironmentSpec, base: Path | None) -> MakeEnv:
         raise SpecError(f'environment "{spec.function}" has no step; write: async def step(self, said)')
     takes = "(columns, **options)" if whole else "(sample, columns, turn, **options)"
     try:
-        inspect.signature(found).bind(*([{}] if whole else [None, {}, 0]), **spec.options)
+        inspect.signature(found).bind(*([{}] if whole else [None, {}, 0]), **options)
     except TypeError as error:
         raise SpecError(
             f'environment "{spec.function}" cannot be called as {takes} with options {dict(spec.options)}: {error}'
         ) from error
-    options = found.prepared(spec.options, base) if whole else spec.options
+    options = found.prepared(options, base) if whole else options
     called = partial(found, **options) if options else found
     return called if whole else partial(TextFunction, called)
 

@@ -62,7 +62,10 @@ class McpSession:
 
     def _tool(self, client: Any, tool: Any) -> Tool:
         function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
-        return Tool(tool.name, partial(_called, client, tool.name), {"type": "function", "function": function})
+        known = tool.annotations
+        harmless = known is not None and (known.read_only_hint or known.open_world_hint is False)
+        call, schema = partial(_called, client, tool.name), {"type": "function", "function": function}
+        return Tool(tool.name, call, schema, world=not harmless)
 
     async def close(self) -> None:
         """End the session, and the process that it started."""

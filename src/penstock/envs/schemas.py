@@ -26,6 +26,8 @@ class Tool:
     function: Callable[..., Any]
     schema: Mapping[str, Any]
     stateful: bool = False
+    world: bool = False
+    """Whether a call changes something outside the episode, so that it must not be made again."""
 
     def problem(self, arguments: Mapping[str, Any]) -> str:
         """In words what of the arguments does not fit; empty: nothing."""

@@ -17,7 +17,8 @@ class EnvironmentSpec:
     """An environment of several turns: a tool, a game, a simulated user (``docs/environments.md``)."""
 
     function: str
-    """A registered name (``tools``), or ``MODULE:NAME`` or ``FILE.py:NAME`` of a class that derives from
+    """A registered name (``tools``); one of another package (``gymnasium:ID``, ``textarena:NAME``, ``openenv:URL``,
+    ``reasoning_gym:SET``); or ``MODULE:NAME`` or ``FILE.py:NAME`` of a class that derives from
     :class:`penstock.envs.env.Env`, or of a function ``function(sample, columns, turn, **options)``, plain or ``async``, that
     gives the text after the policy's turn, or None where the episode is over."""
     turns: Count = 8

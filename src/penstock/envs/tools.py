@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,21 @@ class ToolEnv(Env):
         penalty: what is taken off for an episode that ends so.
         seconds: deadline of one call.
         longest: characters of a result that are given.
-        servers: the MCP servers among the tools.
+        world: names of tools that change something outside the episode: after a call of one it is never tried again. Of an
+            MCP server all are such whose annotations say neither that they only read nor that they keep to a closed world.
     """
 
     role = "tool"
+    rewards = False
 
     def __init__(
-        self, columns: Mapping[str, Any], *, tools: Sequence[Tool], calls: str = "hermes", corrections: int = 2,
-        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, servers: Sequence[str] = (),
+        self, columns: Mapping[str, Any], *, tools: Sequence[Tool | str], calls: str = "hermes", corrections: int = 2,
+        penalty: float = 0.0, seconds: float = 10.0, longest: int = 4000, world: Collection[str] = (),
     ) -> None:  # fmt: skip
         super().__init__(columns)
-        self.known = {tool.name: tool for tool in tools}
+        self.known, self.world = {tool.name: tool for tool in tools if isinstance(tool, Tool)}, world
         self.calls, self.corrections, self.penalty, self.seconds, self.longest = calls, corrections, penalty, seconds, longest
-        self.sessions = [McpSession(name) for name in servers]
+        self.sessions = [McpSession(name) for name in tools if isinstance(name, str)]
         self.state: dict[str, Any] = dict(columns)
         self._mistakes = 0
 
@@ -68,9 +70,11 @@ class ToolEnv(Env):
         names = Counter(tool.name for tool in found)
         if not given or max(names.values(), default=1) > 1:
             raise SpecError(f"the environment tools needs tools of different names, got {', '.join(names) or 'none'}")
+        if not servers and (unknown := [name for name in options.get("world", ()) if name not in names]):
+            raise SpecError(f'the option world names "{unknown[0]}"; the tools are {", ".join(names)}')
         for name in servers:
             target_of(name)
-        return {**options, "tools": found, "servers": servers}
+        return {**options, "tools": [*found, *servers]}
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:
@@ -123,6 +127,7 @@ class ToolEnv(Env):
         return (given if isinstance(given, str) else json.dumps(given, default=str))[: self.longest]
 
     async def _run(self, tool: Tool, arguments: Mapping[str, Any]) -> Any:
+        self.repeatable = self.repeatable and not (tool.world or tool.name in self.world)
         given = {**arguments, **({STATE: self.state} if tool.stateful else {})}
         if is_asynchronous(tool.function):
             return await bounded(tool.function(**given), self.seconds)

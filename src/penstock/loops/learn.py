@@ -273,6 +273,8 @@ async def learn(
         metrics["batch/left_out"] = float(len(groups) - len(units))
         metrics |= {"batch/replaced": float(len(lease.filtered))} if stream.rules.dynamic_sampling else {}
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}
+        if ended := sum("episode" in sample.extras for group in groups for sample in group.samples):
+            metrics["episode/per_second"] = ended / (time.perf_counter() - waited)
         with spans.span("publish", version=index + 1):
             await channel.publish(index + 1)
         yield Step(index, index + 1, metrics, groups, tuple(watch.alarms), seen)
@@ -324,11 +326,14 @@ def sample_metrics(groups: Sequence[Group]) -> Metrics:
     return metrics | {f"reward/{name}": float(np.mean(values)) for name, values in named.items()} | episode_metrics(samples)
 
 
+FAILURES = ("crashed", "timed_out", "tried_again")
+
+
 def episode_metrics(samples: Sequence[Sample]) -> Metrics:
     """The facts of environments, ``episode/…``: means over episodes, failed ones included, so that ``crashed``, ``timed_out``
-    and what an environment counts are rates. A fact that an episode does not have is 0 in it."""
+    and what an environment counts are rates. A fact that an episode does not have is 0 in it; failures are always named."""
     facts = [sample.extras["episode"] for sample in samples if "episode" in sample.extras]
     return {
         f"episode/{name}": sum(one.get(name, 0.0) for one in facts) / len(facts)
-        for name in sorted({n for f in facts for n in f})
+        for name in sorted({n for f in facts for n in (*f, *FAILURES)})
     }

@@ -54,13 +54,17 @@ class Rollout:
         """One trajectory: policy and environment take turns until the environment is done, which is closed whatever happens.
 
         A first prompt that does not fit is an error of the data and raised; an environment that fails, or a later turn, marks
-        this sample only. An episode that has filled the context is over: cut, and scored as it is.
+        this sample only, once a second try in a fresh environment has failed, too. An episode that has filled the context is
+        over: cut, and scored as it is.
         """
-        episode = self.make_env(prompt)
-        try:
-            sample = await self._turns(episode, Request(key, NO_TOKENS, sampling, blobs=prompt.blobs))
-        finally:
-            await episode.close()
+        following: Episode | None = self.make_env(prompt)
+        while following is not None:
+            episode = following
+            try:
+                sample = await self._turns(episode, Request(key, NO_TOKENS, sampling, blobs=prompt.blobs))
+            finally:
+                await episode.close()
+            following = episode.again()
         return episode.annotated(sample)
 
     async def _turns(self, episode: Episode, request: Request) -> Sample:

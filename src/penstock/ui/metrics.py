@@ -47,27 +47,41 @@ KNOWN = {
     "steps_per_second": Shown("acted and trained", "steps/s"),
     "episode/return": Shown("return of 100 episodes"),
     "episode/length": Shown("episode", "steps"),
+    "episode/per_second": Shown("episodes", "episodes/s"),
+    "episode/turns": Shown("turns"),
+    "episode/crashed": Shown("environment crashed", share=True),
+    "episode/timed_out": Shown("environment hung", share=True),
+    "episode/tried_again": Shown("tried a second time", share=True),
+    "episode/malformed_calls": Shown("malformed calls"),
+    "episode/truncated": Shown("episodes cut", share=True),
     "generation/tokens_per_second": Shown("generated", "tokens/s"),
+    "tokens/prefilled": Shown("prefilled", "tokens"),
+    "tokens/reused": Shown("cached", "tokens"),
+    "tokens/reused_share": Shown("cached share", share=True),
 }
 """Metrics with a label of their own, in the order in which they are shown."""
 
 GROUPS = (
     ("Reward", ("reward", "accuracy", "margin")),
     ("Evaluation", ("evaluation",)),
+    ("Episodes", ("episode",)),
     ("Votes", ("asked", "card", "weight")),
     ("Divergence from the reference", ("kl",)),
     ("Exploration", ("entropy", "length", "finish", "truncated")),
     ("Loss", ("loss", "policy", "value")),
     ("Optimisation", ("gradient_norm", "update_size", "learning_rate", "max", "advantage", "correction")),
     ("Staleness", ("lag", "version", "stale", "mismatch")),
-    ("Speed", ("tokens_per_second", "generation", "seconds", "time", "memory")),
+    ("Speed", ("tokens_per_second", "generation", "tokens", "seconds", "time", "memory")),
     ("Machines", ("machine",)),
 )
 """Section titles and the first parts of the metric names that belong to them."""
 
 OTHER = "Other"
 
-_UNITS = {"kl": "nats", "mismatch": "nats", "length": "tokens", "seconds": "s", "entropy": "nats", "lag": "versions"}
+_UNITS = {
+    "kl": "nats", "mismatch": "nats", "entropy": "nats", "length": "tokens", "tokens": "tokens", "seconds": "s",
+    "lag": "versions",
+}  # fmt: skip
 
 
 def shown(name: str) -> Shown:

@@ -73,7 +73,8 @@ async def generate(bootstrap: Bootstrap, found: Opened) -> None:
 
     def counts() -> dict[str, float]:
         stats = engine.stats()
-        return {"generated_tokens": stats.generated_tokens, "busy_seconds": stats.busy_seconds}
+        names = ("generated_tokens", "busy_seconds", "prefilled_tokens", "reused_tokens")
+        return {name: getattr(stats, name) for name in names}
 
     async with joined(bootstrap, name, "generator", counts, stage.name) as hub:
         notes = UpdateNotes(hub, loaded, engine, found.sums)

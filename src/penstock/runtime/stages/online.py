@@ -104,9 +104,14 @@ def check_vocabulary(teacher: Any, student: Any, stage: str) -> None:
 def rates(before: GeneratorStats, now: GeneratorStats) -> Metrics:
     """How fast and how long was generated between two looks."""
     generated, busy = now.generated_tokens - before.generated_tokens, now.busy_seconds - before.busy_seconds
-    read = {name: float(getattr(now, f"{name}_tokens") - getattr(before, f"{name}_tokens")) for name in ("prefilled", "reused")}
-    found = {f"tokens/{name}": count for name, count in read.items()}
-    return found | {"generation/tokens_per_second": generated / busy if busy else 0.0, "seconds/generated": busy}
+    read = read_tokens(now.prefilled_tokens - before.prefilled_tokens, now.reused_tokens - before.reused_tokens)
+    return read | {"generation/tokens_per_second": generated / busy if busy else 0.0, "seconds/generated": busy}
+
+
+def read_tokens(prefilled: float, reused: float) -> Metrics:
+    """Tokens that were read before others were generated: those that went through the model, and those that a cache had."""
+    share = {"tokens/reused_share": reused / (prefilled + reused)} if prefilled + reused else {}
+    return {"tokens/prefilled": float(prefilled), "tokens/reused": float(reused), **share}
 
 
 class RefreshingChannel:

@@ -23,7 +23,7 @@ from penstock.models.files import save_model
 from penstock.runtime.build import Models
 from penstock.runtime.context import StageContext
 from penstock.runtime.remote import RemoteLearner, joined
-from penstock.runtime.stages.online import OnlineParts, OnlineRuntime
+from penstock.runtime.stages.online import OnlineParts, OnlineRuntime, read_tokens
 from penstock.runtime.supervise import evaluation_folder, rules_of
 from penstock.train.device import threads
 from penstock.weights.channels import channel
@@ -160,16 +160,16 @@ Counts = Mapping[str, Mapping[str, float]]
 
 
 def generation_rates(before: Counts, now: Counts) -> Metrics:
-    """Tokens a second of all generators together, and the seconds in which they were busy, between two looks.
+    """Tokens a second of all generators together, the seconds in which they were busy, and what they read, between two looks.
 
     Each generator's own rate is added up: they work side by side. Counts fall where one was started again.
     """
-    rate = busy = 0.0
+    names = ("generated_tokens", "busy_seconds", "prefilled_tokens", "reused_tokens")
+    rate, total = 0.0, dict.fromkeys(names, 0.0)
     for name, counts in now.items():
         last = before.get(name, {})
-        tokens, seconds = (
-            max(0.0, counts.get(count, 0.0) - last.get(count, 0.0)) for count in ("generated_tokens", "busy_seconds")
-        )
-        rate += tokens / seconds if seconds else 0.0
-        busy += seconds
-    return {"generation/tokens_per_second": rate, "seconds/generated": busy}
+        grown = {count: max(0.0, counts.get(count, 0.0) - last.get(count, 0.0)) for count in names}
+        rate += grown["generated_tokens"] / grown["busy_seconds"] if grown["busy_seconds"] else 0.0
+        total = {count: total[count] + grown[count] for count in names}
+    read = read_tokens(total["prefilled_tokens"], total["reused_tokens"]) if total["prefilled_tokens"] else {}
+    return read | {"generation/tokens_per_second": rate, "seconds/generated": total["busy_seconds"]}
