@@ -83,7 +83,7 @@ HOME = {
     "latex2mathml": ("feedback/service/markdown.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "control/", "serve/vllm"),
-    "gymnasium": ("control/environments.py", "control/games.py", "control/spaces.py"),
+    "gymnasium": ("control/environments.py", "control/games.py", "control/spaces.py", "control/hide_and_seek.py"),
     "envpool": ("control/pool.py",),
     "mcp": ("envs/mcp.py",),
     "numpy": ("",),

@@ -52,13 +52,16 @@ class HideAndSeek(VectorEnv[Any, Any, Any]):
         self.wall_GXY[:, ROOM, : ROOM + 1] = self.wall_GXY[:, : ROOM + 1, ROOM] = True
         door_G, across_G = self.random.integers(1, ROOM - 1, self.games), self.random.random(self.games) < 0.5
         self.wall_GXY[games, np.where(across_G, ROOM, door_G), np.where(across_G, door_G, ROOM)] = False
-        inner, rim = _cells(1, ROOM - 1), np.array([cell for cell in _cells(0, ROOM) if not (0 < min(cell) and max(cell) < ROOM - 1)])
+        inner, rim = (
+            _cells(1, ROOM - 1),
+            np.array([cell for cell in _cells(0, ROOM) if not (min(cell) > 0 and max(cell) < ROOM - 1)]),
+        )
         outer = np.array([cell for cell in _cells(0, SIDE) if max(cell) > ROOM + 1])
         self.box_GBX = self._placed(inner, BOXES)
         self.agent_GAX = np.concatenate((self._placed(rim, TEAM), self._placed(outer, TEAM)), 1)
         self.lock_GB = np.full((self.games, BOXES), NOBODY)
         self.time, self.locked, self.seen = 0, 0.0, 0.0
-        self.seen_G = np.zeros(self.games, bool)
+        self.seen_G: BoolArray = np.zeros(self.games, bool)
 
     def _placed(self, cells: IntArray, count: int) -> IntArray:
         """Different cells in every game: ``[G, count, 2]``."""
@@ -114,7 +117,7 @@ class HideAndSeek(VectorEnv[Any, Any, Any]):
         return found
 
     def solid(self, cell_GKX: IntArray) -> BoolArray:
-        """Whether cells of each game are wall or box, which nobody sees through; the nearest on the grid is asked: ``[G, K]``."""
+        """Whether cells of each game are wall or box, which nobody sees through; beyond it the nearest: ``[G, K]``."""
         inside_GKX = cell_GKX.clip(0, SIDE - 1)
         wall_GK = self.wall_GXY[np.arange(self.games)[:, None], inside_GKX[..., 0], inside_GKX[..., 1]]
         found: BoolArray = wall_GK | (self.box_GBX[:, None] == inside_GKX[:, :, None]).all(3).any(2)
@@ -150,8 +153,8 @@ class HideAndSeek(VectorEnv[Any, Any, Any]):
         return found.reshape(self.num_envs, -1)
 
     def _shown(self) -> Any:
-        """What each agent observes, ``[N, F]``: place, time, other agents in sight (its own team always), boxes and their locks,
-        and what is solid in the 5 × 5 cells around it."""
+        """What each agent observes, ``[N, F]``: place, time, other agents in sight (its own team always), boxes, their
+        locks, and what is solid in the 5 × 5 cells around it."""
         games, count = self.games, len(TEAM_A)
         sight_GAA = self.sight_GAA() | (TEAM_A[:, None] == TEAM_A[None])
         parts = [self.agent_GAX / SIDE, np.full((games, count, 1), self.time / self.horizon)]
@@ -181,14 +184,17 @@ class HideAndSeek(VectorEnv[Any, Any, Any]):
         colours = np.array([[40, 90, 220], [210, 50, 50], [235, 190, 60]], np.uint8)
         found = np.full((SIDE, SIDE, 3), 240, np.uint8)
         found[self.wall_GXY[game]] = 30
-        found[tuple(self.box_GBX[game].T)] = np.where((self.lock_GB[game] >= 0)[:, None], colours[self.lock_GB[game]] // 2 + 60, colours[2])
+        found[tuple(self.box_GBX[game].T)] = np.where(
+            (self.lock_GB[game] >= 0)[:, None], colours[self.lock_GB[game]] // 2 + 60, colours[2]
+        )
         found[tuple(self.agent_GAX[game].T)] = colours[TEAM_A]
         return found.repeat(cell, 0).repeat(cell, 1)
 
 
 def _cells(first: int, after: int) -> IntArray:
     """All cells of a square: ``[K, 2]``."""
-    return np.stack(np.meshgrid(np.arange(first, after), np.arange(first, after), indexing="ij"), -1).reshape(-1, 2)
+    found: IntArray = np.argwhere(np.ones((after - first,) * 2, bool)).astype(np.int32) + np.int32(first)
+    return found
 
 
 def hide_and_seek(num_envs: int, horizon: int = 40, preparation: int = 16) -> HideAndSeek:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.config.spec import Count, Positive, require, spec
 from penstock.control.stage import Control
 from penstock.core.contracts import State
 from penstock.core.errors import SpecError
-from penstock.core.types import FloatArray, Metrics, Version
+from penstock.core.types import Metrics, Version
 
 
 @spec
@@ -72,7 +73,7 @@ def bound(agents: Sequence[str], teams: Mapping[str, str]) -> list[str]:
     return found
 
 
-def priorities(win_N: FloatArray, power: float) -> FloatArray:
+def priorities(win_N: NDArray[Any], power: float) -> NDArray[Any]:
     """Prioritised fictitious self-play: p ∝ (1 - w)^power, alike where every win rate is 1: ``[N]``."""
     weight_N = (1 - np.asarray(win_N, np.float64)) ** power
     total = weight_N.sum()

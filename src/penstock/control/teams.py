@@ -42,7 +42,12 @@ class TeamActor(Actor):
     """
 
     def __init__(
-        self, environments: Environments, policies: Mapping[str, ControlPolicy], team_L: list[str], versions: Versions, seed: int
+        self,
+        environments: Environments,
+        policies: Mapping[str, ControlPolicy],
+        team_L: list[str],
+        versions: Versions,
+        seed: int,
     ) -> None:
         super().__init__(environments, next(iter(policies.values())), 0, seed)
         self.policies, self.team_L, self.versions = policies, team_L, versions

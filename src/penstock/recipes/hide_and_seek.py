@@ -27,8 +27,13 @@ def hide_and_seek(seed: int = 0, steps: int = 300, games: int = 128) -> Run:
         steps=steps,
         evaluation=Episodes(episodes=256, longest=40),
     )
-    line = "hiders {first[evaluation/hiders against first]:.1f} → {last[evaluation/hiders against first]:.1f} against the first seekers"
+    against = "evaluation/hiders against first"
     return Run(
-        name="hide_and_seek", seed=seed, device="cpu", threads=1, stages=(stage,), checkpoint=CheckpointSpec(every=50),
-        headline=line,
-    )  # fmt: skip
+        name="hide_and_seek",
+        seed=seed,
+        device="cpu",
+        threads=1,
+        stages=(stage,),
+        checkpoint=CheckpointSpec(every=50),
+        headline=f"hiders {{first[{against}]:.1f}} → {{last[{against}]:.1f}} against the first seekers",
+    )

@@ -100,9 +100,7 @@ class LeagueRuntime(StageRuntime):
     def __post_init__(self) -> None:
         self.together = Watchers([team.trainer.watcher for team in self.teams.values()])
         names = next(iter(self.teams.values())).holders
-        self.holders = {
-            name: Together({team: one.holders[name] for team, one in self.teams.items()}) for name in names
-        }
+        self.holders = {name: Together({team: one.holders[name] for team, one in self.teams.items()}) for name in names}
         self.holders["versions"] = self.actor.versions
         self.evaluate = self._evaluate if self.stage.evaluation else None
         self.log = EpisodeLog(self.actor.environments.count)
@@ -139,7 +137,8 @@ class LeagueRuntime(StageRuntime):
     def _keep(self, version: int) -> None:
         if self.actor.versions.due(version):
             weights = {
-                name: {key: tensor.detach().clone() for key, tensor in team.policy.weights()} for name, team in self.teams.items()
+                name: {key: tensor.detach().clone() for key, tensor in team.policy.weights()}
+                for name, team in self.teams.items()
             }
             self.actor.versions.keep(version, weights)
 
@@ -148,7 +147,10 @@ class LeagueRuntime(StageRuntime):
         self.log.begun_anew()
         ended, ends = self.log.ended(fragment), fragment.ends
         over_K = ends.terminated_K | ends.truncated_K
-        team_E, live_E = self.actor.team_N[ends.environment_K[over_K]], self.actor.live_TN[ends.step_K, ends.environment_K][over_K]
+        team_E, live_E = (
+            self.actor.team_N[ends.environment_K[over_K]],
+            self.actor.live_TN[ends.step_K, ends.environment_K][over_K],
+        )
         metrics: Metrics = {}
         for name, team in self.teams.items():
             mine = [one for one, own, live in zip(ended, team_E == name, live_E, strict=True) if own and live]
