@@ -61,7 +61,7 @@ class HideAndSeek(VectorEnv[Any, Any, Any]):
         self.agent_GAX = np.concatenate((self._placed(rim, TEAM), self._placed(outer, TEAM)), 1)
         self.lock_GB = np.full((self.games, BOXES), NOBODY)
         self.time, self.locked, self.seen = 0, 0.0, 0.0
-        self.seen_G: BoolArray = np.zeros(self.games, bool)
+        self.seen_G: Any = np.zeros(self.games, bool)
 
     def _placed(self, cells: IntArray, count: int) -> IntArray:
         """Different cells in every game: ``[G, count, 2]``."""

@@ -21,6 +21,7 @@ from penstock.control.normalizing import Normalizing
 from penstock.control.preparing import labeller_of, policy_of
 from penstock.control.teams import TeamActor, of_team, played_by
 from penstock.core.contracts import Holder, State
+from penstock.core.sentinels import Alarm
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, Trainer, Watcher, mean_metrics
 from penstock.models.control import ControlPolicy, save_policy
@@ -45,7 +46,7 @@ class Team:
 
     @property
     def holders(self) -> dict[str, Holder]:
-        named = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
+        named: dict[str, Holder] = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
         return named | {"moments": self.normalizing}
 
 
@@ -70,8 +71,10 @@ class Together:
 class Watchers(Watcher):
     """The sentinels of all teams as one: a team whose weights are bad spoils the games of all."""
 
+    parts: list[Watcher]
+
     def __init__(self, parts: list[Watcher]) -> None:
-        self.__dict__["parts"] = parts
+        self.__dict__["parts"] = parts  # all that is set later is set in each of them
 
     def __setattr__(self, name: str, value: Any) -> None:
         for part in self.parts:
@@ -120,7 +123,7 @@ class LeagueRuntime(StageRuntime):
                 fragment = self.actor.collect(index)
             self.actor.settle(fragment)
             acted = time.perf_counter() - began
-            metrics, alarms = self.described(fragment), []
+            metrics, alarms = self.described(fragment), list[Alarm]()
             for name, team in self.teams.items():
                 with team.trainer.watch(index) as watch, spans.span("train", step=index, team=name):
                     own = of_team(fragment, self.actor.live_TN, self.actor.team_N == name)
@@ -213,7 +216,7 @@ def prepare(stage: League, run: Run, models: Models, base: Path, context: StageC
     require(str(models.device) == "cpu", f"device={models.device}: a League acts on the processor; set device=cpu")
     seed = seed_of(run.seed, stage.name)
     environments = Environments(stage.environments, seed_of(seed, "environments"), base)
-    agents = getattr(environments.blocks[0].vector, "learners", None)
+    agents: Any = getattr(environments.blocks[0].vector, "learners", None)
     require(
         agents is not None,
         f"environments.id={stage.environments.id}: it has no agents; use a parallel game, or a vector environment "
