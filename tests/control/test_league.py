@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import torch
 pytest.importorskip("gymnasium")
 
 import control_examples as examples
+from penstock.config.spec import parse, plain
+from penstock.config.stage import Stage
 from penstock.control.environments import Environments
 from penstock.control.league import League, Opponents, Versions, bound, priorities
 from penstock.control.stage import EnvironmentsSpec
@@ -153,3 +156,8 @@ def test_the_latest_query_leaves_every_agent_live() -> None:
 def test_what_a_league_cannot_do_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         League(**({"name": "league", "environments": chases(), "teams": TEAMS} | fields))
+
+
+def test_a_league_is_read_back_as_it_was_written() -> None:
+    stage = League(name="league", environments=chases(), teams=TEAMS, opponents=Opponents(query="prioritised", keep=4))
+    assert parse(Stage, json.loads(json.dumps(plain(stage)))) == stage
