@@ -12,8 +12,8 @@ import torch
 pytest.importorskip("gymnasium")
 
 import control_examples as examples
+from penstock.config.run import Run
 from penstock.config.spec import parse, plain
-from penstock.config.stage import Stage
 from penstock.control.environments import Environments
 from penstock.control.league import League, Opponents, Versions, bound, priorities
 from penstock.control.stage import EnvironmentsSpec
@@ -160,4 +160,5 @@ def test_what_a_league_cannot_do_is_refused(fields: dict[str, Any], words: str) 
 
 def test_a_league_is_read_back_as_it_was_written() -> None:
     stage = League(name="league", environments=chases(), teams=TEAMS, opponents=Opponents(query="prioritised", keep=4))
-    assert parse(Stage, json.loads(json.dumps(plain(stage)))) == stage
+    run = Run(name="run", stages=(stage,))
+    assert parse(Run, json.loads(json.dumps(plain(run)))) == run
