@@ -83,7 +83,7 @@ HOME = {
     "latex2mathml": ("feedback/service/markdown.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
     "torch": ("algos/", "models/", "rewards/", "engine/", "train/", "weights/", "ckpt/", "control/", "serve/vllm"),
-    "gymnasium": ("control/environments.py", "control/games.py", "control/spaces.py", "envs/gymnasium_text.py"),
+    "gymnasium": ("control/environments.py", "control/games.py", "control/spaces.py", "control/hide_and_seek.py", "envs/gymnasium_text.py"),
     "textarena": ("envs/textarena.py",),
     "openenv": ("envs/openenv.py",),
     "verifiers": ("envs/verifiers.py",),

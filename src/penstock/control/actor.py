@@ -10,7 +10,7 @@ import torch
 from penstock.control.environments import Block, Environments, Stepped
 from penstock.control.fragments import Ends, Fragment
 from penstock.core.seeds import seed_of
-from penstock.core.types import FloatArray, Version
+from penstock.core.types import BoolArray, FloatArray, Version
 from penstock.models.control import ControlPolicy
 
 
@@ -95,7 +95,7 @@ class Actor:
         ends = Ends(*(np.concatenate(parts) for parts in zip(*buffers.ends, strict=True)))
         goes_on_K, following_K = ~ends.terminated_K, np.zeros(len(ends.step_K), np.float32)
         if goes_on_K.any():
-            following_K[goes_on_K] = self.policy.values(ends.observation_KF[goes_on_K], ends.state_KS[goes_on_K])
+            following_K[goes_on_K] = self._values(ends, goes_on_K)
         logp_TN = self._logp(buffers) if self.policy.decisions.has_logp else np.zeros_like(buffers.reward_TN)
         return Fragment(
             observation_TNF=buffers.observation_TNF,
@@ -110,6 +110,10 @@ class Actor:
             ends=ends,
             following_K=following_K,
         )
+
+    def _values(self, ends: Ends, mine_K: BoolArray) -> FloatArray:
+        """The critic's values of some of the ends."""
+        return self.policy.values(ends.observation_KF[mine_K], ends.state_KS[mine_K])
 
     def _logp(self, buffers: Buffers) -> FloatArray:
         """Log-probs of all decisions."""

@@ -59,7 +59,7 @@ class Bootstrap:
     def read(cls, line: bytes) -> Bootstrap:
         """What :meth:`plain` gave, from a line of JSON."""
         import penstock.algos
-        import penstock.control.stage
+        import penstock.control.league
         import penstock.envs.spec  # noqa: F401 - they register what a spec may name
 
         values = json.loads(line)

@@ -105,7 +105,7 @@ class RunFolder:
             CheckpointError: there is no run, or its run.json is damaged.
         """
         import penstock.algos
-        import penstock.control.stage
+        import penstock.control.league
         import penstock.envs.spec  # noqa: F401 - they register what a spec may name
 
         if not self.spec.exists():
