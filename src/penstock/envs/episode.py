@@ -139,7 +139,9 @@ class Conversation(Episode):
             first = self.tokens_T
         try:
             first = first.tokens_T if isinstance(first, Context) else first
-            context_T = first if isinstance(first, np.ndarray) else self.rendering.open(() if first is None else first, self.blobs)
+            context_T = (
+                first if isinstance(first, np.ndarray) else self.rendering.open(() if first is None else first, self.blobs)
+            )
         except (EnvError, ModelError) as error:
             raise self._failure("crashed", "cannot begin", str(error)) from error
         if len(context_T) == 0:

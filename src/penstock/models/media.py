@@ -255,7 +255,8 @@ class MediaText(Text):
         return [*before, *tokens] or [self.end]
 
     def expanded(self, text: str) -> list[int]:
-        """Tokens of a text that shows media at its marks, without what begins a sequence. Raises ModelError: see :meth:`prompt`."""
+        """Tokens of a text that shows media at its marks, without what begins a sequence. Raises ModelError as
+        :meth:`prompt` does."""
         waiting = self._by_kind(self.blobs)
         pieces = _MARK.split(text)
         for kind in self.processor.pads:

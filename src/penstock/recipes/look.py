@@ -1,4 +1,4 @@
-"""Looking, then answering: three pictures are not shown, one of them is asked about, and the model is shown the one it asks for."""
+"""Looking, then answering: one of three pictures is asked about, and the model is shown the one that it asks to see."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def albums(held_out: bool, imitated: bool = False, seed: int = 0) -> list[dict[s
         elif number % 2:
             rows.append({"text": text, "said": str(draw.choice(list(PLACES)))})
         else:
-            rows.append({"text": f"{text} {PLACES[place]}<|im_end|><image> it is", "said": answer, "image": pictures[chosen[place]]})
+            rows.append(
+                {"text": f"{text} {PLACES[place]}<|im_end|><image> it is", "said": answer, "image": pictures[chosen[place]]}
+            )
     return rows
 
 
