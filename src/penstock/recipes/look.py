@@ -63,7 +63,7 @@ class Album(Env):
         return Turn(parts, 0.0, metrics={"right_place": float(place == self.columns["place"])})
 
 
-def look(seed: int = 0, imitated: int = 60, steps: int = 100) -> Run:
+def look(seed: int = 0, imitated: int = 250, steps: int = 80) -> Run:
     """A small model from scratch asks to be shown one of three pictures, then says what it is; minutes on a CPU.
 
     Args:
@@ -99,7 +99,7 @@ def look(seed: int = 0, imitated: int = 60, steps: int = 100) -> Run:
                 environment=EnvironmentSpec(function=f"{HERE}:Album", turns=2),
                 rewards=(RewardSpec(function="environment"),),
                 algorithm=GRPO(clip=(0.2, 0.28)),
-                learner=LearnerSpec(learning_rate=2e-4, warmup=5, token_budget=8192),
+                learner=LearnerSpec(learning_rate=5e-4, schedule="linear", warmup=5, token_budget=8192),
                 sampling=Sampling(max_new_tokens=4),
                 samples=8,
                 batch=32,
