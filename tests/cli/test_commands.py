@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -174,6 +175,21 @@ def test_generate_from_a_file_of_prompts(penstock: Penstock, finished: Path, tmp
     assert shown.code == 0
     assert "first" in shown.out
     assert "second" in shown.out
+
+
+def test_generate_writes_rows_with_their_answers(penstock: Penstock, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"q": "first", "n": 1}\n{"q": "second", "n": 2}\n')
+    asked = ("--prompts", "rows.jsonl", "--template", "{{ q }}:", "--samples", "2", "--device", "cpu", "--out", "made.jsonl")
+    assert penstock("generate", "runs/run", *asked).out.strip() == "made.jsonl: 2 rows"
+    made = [json.loads(line) for line in (tmp_path / "made.jsonl").read_text().splitlines()]
+    assert [(row["q"], row["n"], len(row["answers"])) for row in made] == [("first", 1, 2), ("second", 2, 2)]
+    penstock("generate", "runs/run", *asked).assert_refused("--out made.jsonl is there already; name a new file")
+
+
+def test_generate_of_pictures_by_a_model_of_text(penstock: Penstock, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "seen.jsonl").write_text('{"image": "a.png", "prompt": "<image>what?"}\n')
+    refused = "a prompt has the mark <image>, and the model reads text alone; give --media"
+    penstock("generate", "runs/run", "--prompts", "seen.jsonl", "--device", "cpu").assert_refused(refused)
 
 
 def test_generate_of_an_unfinished_run(penstock: Penstock, halted: Path) -> None:

@@ -52,3 +52,6 @@ class Hearing:
 
 
 Media = Vision | Hearing
+
+READ: dict[str, Media | None] = {"none": None, "vision": Vision(), "hearing": Hearing()}
+"""What a model reads besides text, by its name on the command line."""

@@ -116,7 +116,12 @@ def illustrated(store: MediaStore, base: Path) -> Callable[[Prompt], Prompt]:
             if value is None:
                 continue
             several = _several(value, column)
-            kept = [store.add(one, f"{prompt.key}", base, column) for one in (value if several else [value])]
+            try:
+                kept = [store.add(one, f"{prompt.key}", base, column) for one in (value if several else [value])]
+            except DataError as error:
+                raise DataError(
+                    f"{error} (the column {column} holds media; rename it if it is to hold something else)"
+                ) from error
             names = [blob.hash for blob in kept]
             columns[column] = names if several else names[0]
             blobs += kept

@@ -12,6 +12,7 @@ import numpy as np
 from penstock.core.errors import EnvError
 from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
 from penstock.data.render import Message
+from penstock.envs.shown import Part
 from penstock.envs.spec import History
 from penstock.sandbox.threads import is_asynchronous
 
@@ -26,7 +27,7 @@ class Context:
     tokens_T: IntArray
 
 
-Observation = str | Sequence[Message] | IntArray | Context | None
+Observation = str | Sequence[Message] | Sequence[Part] | IntArray | Context | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Said:
 class Turn:
     """What an environment answers.
 
-    ``observation`` is a text (in chat a turn of the role :attr:`Env.role`), messages, or tokens. ``reward`` is of the policy's
+    ``observation`` is a text (in chat a turn of the role :attr:`Env.role`), messages, or tokens; a text, of a message too, may
+    be in parts, of which some are media (:mod:`penstock.envs.shown`). ``reward`` is of the policy's
     turn before. ``terminated``: the episode is over by its own rules; ``truncated``: it was cut and would have gone on, so a
     critic bootstraps. ``metrics`` are added up over the turns of an episode and averaged over a batch as ``episode/…``.
     """

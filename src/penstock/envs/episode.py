@@ -8,15 +8,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from penstock.core.errors import EnvError, PenstockError
+from penstock.core.blobs import Blob
+from penstock.core.errors import EnvError, ModelError, PenstockError
 from penstock.core.types import LARGEST_REWARD, LEFT_OUT, PART, IntArray, Prompt, Sample, Sampling
 from penstock.envs.env import Context, Env, Said, Turn
 from penstock.envs.rendering import Rendering, require_kept, takes
+from penstock.envs.shown import has_parts, taken
 from penstock.envs.spec import EnvironmentSpec
+from penstock.models.media import MEDIA
 from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
 
 MakeEnv = Callable[[Mapping[str, Any]], Env]
@@ -30,6 +34,8 @@ class Episode:
 
     more = False
     """Whether another request may follow the next one, so that its cache is worth keeping."""
+    blobs: tuple[Blob, ...] = ()
+    """What observations have shown so far, in order; the next request shows it besides the prompt's."""
 
     def __init__(self, tokens_T: IntArray) -> None:
         if len(tokens_T) == 0:
@@ -131,7 +137,7 @@ class Conversation(Episode):
         env, self.env.threads, self.env.chat = self.env, self.play.threads, bool(self.prompt.messages)
         env.text, env.prompt, env.history = self.play.text, self.prompt, self.play.spec.history
         first = None if type(env).reset is Env.reset else await self._ask(env.reset)
-        first = first.observation if isinstance(first, Turn) else first
+        first = await self._seen(first.observation if isinstance(first, Turn) else first)
         self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools)
         if env.chat:
             self.play.look(self.prompt, env, self.rendering.arguments)
@@ -139,8 +145,10 @@ class Conversation(Episode):
             first = self.tokens_T
         try:
             first = first.tokens_T if isinstance(first, Context) else first
-            context_T = first if isinstance(first, np.ndarray) else self.rendering.open(() if first is None else first)
-        except EnvError as error:
+            context_T = (
+                first if isinstance(first, np.ndarray) else self.rendering.open(() if first is None else first, self.blobs)
+            )
+        except (EnvError, ModelError) as error:
             raise self._failure("crashed", "cannot begin", str(error)) from error
         if len(context_T) == 0:
             raise self._failure("crashed", "said nothing", "give a first observation, or None for the data's prompt")
@@ -168,18 +176,27 @@ class Conversation(Episode):
         if last or late:
             self.facts.update({"out_of_time": 1} if late else {})
             return self._end(truncated=True)
-        return self._next(sample, str(raw), turn)
+        known = len(self.blobs)
+        return self._next(sample, str(raw), await self._seen(turn.observation), known)
 
-    def _next(self, sample: Sample, raw: str, turn: Turn) -> IntArray | None:
-        observation, tokens_T = turn.observation, sample.tokens_T
+    async def _seen(self, observation: Any) -> Any:
+        """An observation whose media, if it has any, are blobs of the episode and marks in its text."""
+        if not has_parts(observation):
+            return observation
+        observation, more = await self._ask(partial(taken, observation, self.play.text.store))
+        self.blobs += more
+        return observation
+
+    def _next(self, sample: Sample, raw: str, observation: Any, known: int) -> IntArray | None:
+        tokens_T, more = sample.tokens_T, self.blobs[known:]
         if isinstance(observation, Context):
             context_T = observation.tokens_T
         elif isinstance(observation, np.ndarray):
             context_T = np.concatenate([tokens_T, observation]).astype(np.int32)
         elif observation:
             try:
-                context_T = self.rendering.extend(tokens_T, raw, observation, self.env.role)
-            except EnvError as error:
+                context_T = self.rendering.extend(tokens_T, raw, observation, self.env.role, more)
+            except (EnvError, ModelError) as error:
                 raise self._failure("crashed", "cannot go on", str(error)) from error
         else:
             context_T = tokens_T
@@ -286,6 +303,9 @@ def in_parts(parts: Sequence[Sample]) -> Sample:
     """Samples of the renderings of one conversation as one trajectory, whose column ``part_T`` counts them."""
     if len(parts) == 1:
         return parts[0]
+    if any(MEDIA in part.columns for part in parts):  # what was rendered before the first picture shows none
+        none = [{MEDIA: np.zeros(len(part.action_T), np.int64)} for part in parts]
+        parts = [replace(part, columns=blank | dict(part.columns)) for part, blank in zip(parts, none, strict=True)]
     last = parts[-1]
     names = [name for name in last.columns if all(name in part.columns for part in parts)]
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in names}

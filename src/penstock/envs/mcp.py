@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import shlex
 from functools import partial
 from typing import Any
 
+from penstock.config.media import MARKS
 from penstock.core.errors import EnvError, SpecError, blame
 from penstock.envs.schemas import Tool
+from penstock.envs.shown import Part
 
 PREFIX = "mcp:"
 CLOSING = 5.0
@@ -36,8 +39,13 @@ class McpSession:
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self) -> list[Tool]:
-        """Connect; gives the server's tools. Waits for the server, bounded by the caller. Raises EnvError."""
+    async def open(self, media: bool = False) -> list[Tool]:
+        """Connect; gives the server's tools. Waits for the server, bounded by the caller. Raises EnvError.
+
+        Args:
+            media: give the images and sounds in a result as parts; else a word stands for each.
+        """
+        self._media = media
         ready: asyncio.Future[list[Tool]] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run(ready))
         return await ready
@@ -64,7 +72,7 @@ class McpSession:
         function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
         known = tool.annotations
         harmless = known is not None and (known.read_only_hint or known.open_world_hint is False)
-        call, schema = partial(_called, client, tool.name), {"type": "function", "function": function}
+        call, schema = partial(_called, client, tool.name, self._media), {"type": "function", "function": function}
         return Tool(tool.name, call, schema, world=not harmless)
 
     async def close(self) -> None:
@@ -75,9 +83,16 @@ class McpSession:
             self._task.cancel()
 
 
-async def _called(client: Any, name: str, **arguments: Any) -> str:
+async def _called(client: Any, name: str, media: bool, /, **arguments: Any) -> str | list[Part]:
     result = await client.call_tool(name, arguments)
     text = "\n".join(getattr(block, "text", f"[{block.type}]") for block in result.content)
     if result.is_error:
         raise EnvError(text)
-    return text
+    if not media or not any(block.type in MARKS for block in result.content):
+        return text
+    return [
+        {"type": block.type, block.type: base64.b64decode(block.data)}
+        if block.type in MARKS
+        else {"type": "text", "text": getattr(block, "text", f"[{block.type}]")}
+        for block in result.content
+    ]

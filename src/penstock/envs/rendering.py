@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.blobs import Blob
 from penstock.core.errors import EnvError, ModelError, SpecError
 from penstock.core.types import IntArray, Prompt
 from penstock.data.render import Message, assistant
@@ -43,8 +44,10 @@ class Rendering:
     def chat(self) -> bool:
         return bool(self.messages)
 
-    def open(self, said: str | Sequence[Message] = ()) -> IntArray:
-        """Tokens of the first request: the prompt, with a text in the place of its (last) message, or with other messages."""
+    def open(self, said: str | Sequence[Message] = (), blobs: Sequence[Blob] = ()) -> IntArray:
+        """Tokens of the first request: the prompt, with a text in the place of its (last) message, or with other messages, and
+        with what these show besides the prompt's media. Raises EnvError, and ModelError where media and marks do not agree."""
+        self.prompt = replace(self.prompt, blobs=(*self.prompt.blobs, *blobs))
         if isinstance(said, str):
             said = [*self.messages[:-1], {**self.messages[-1], "content": said}] if self.chat else said
         if not self.chat and said and not isinstance(said, str):
@@ -54,17 +57,21 @@ class Rendering:
         self.messages = [dict(message) for message in said if not isinstance(message, str)] or self.messages
         return self._anew(self._written(self.messages))
 
-    def extend(self, tokens_T: IntArray, raw: str, said: str | Sequence[Message], role: str = "user") -> IntArray:
-        """Tokens of the next request: ``tokens_T`` (read and generated so far) and what was said, or the whole conversation
-        rendered anew, where the template has changed earlier turns and ``history`` allows it.
+    def extend(
+        self, tokens_T: IntArray, raw: str, said: str | Sequence[Message], role: str = "user", blobs: Sequence[Blob] = ()
+    ) -> IntArray:
+        """Tokens of the next request: ``tokens_T`` (read and generated so far) and what was said, which shows ``blobs`` at its
+        marks, or the whole conversation rendered anew, where the template has changed earlier turns and ``history`` allows it.
 
         Raises:
             EnvError: messages in a conversation that is no chat; the template refuses them; or it rewrites earlier turns.
+            ModelError: media and marks do not agree, or a text spells a token of media.
         """
+        self.prompt = replace(self.prompt, blobs=(*self.prompt.blobs, *blobs))
         if not self.chat:
             if not isinstance(said, str):
                 raise EnvError(NO_CHAT)
-            return _joined(tokens_T, self.text.following(said))
+            return _joined(tokens_T, self.text.showing(blobs).expanded(said) if blobs else self.text.following(said))
         new = [{"role": role, "content": said}] if isinstance(said, str) else [dict(message) for message in said]
         _, mark, tail = self._written([*self.messages, assistant(MARK), *new]).rpartition(MARK)
         if not mark:
@@ -76,7 +83,7 @@ class Rendering:
                 raise EnvError(REWRITTEN)
             return self._anew(whole)
         self._read = expected
-        tokens = reader(self.prompt, self.text).encode(tail)
+        tokens = self.text.rendered.showing(blobs).expanded(tail) if blobs else reader(self.prompt, self.text).encode(tail)
         ended = len(tokens) > 0 and tokens[0] in self.text.ends and int(tokens_T[-1]) == tokens[0]
         return _joined(tokens_T, tokens[1:] if ended else tokens)
 

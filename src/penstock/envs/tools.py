@@ -15,6 +15,7 @@ from penstock.envs.calls import Call, parsed
 from penstock.envs.env import Env, Said, Turn
 from penstock.envs.mcp import PREFIX, McpSession, target_of
 from penstock.envs.schemas import STATE, Tool, tool_of
+from penstock.envs.shown import Part, is_parts, together
 from penstock.sandbox import open_sandbox, python_tool
 from penstock.sandbox.threads import DeadlineError, StuckError, bounded, is_asynchronous
 
@@ -83,7 +84,7 @@ class ToolEnv(Env):
     async def reset(self) -> None:
         """Open the episode's sessions with MCP servers."""
         for session in self.sessions:
-            for tool in await session.open():
+            for tool in await session.open(media=self.text.store is not None):
                 if self.known.setdefault(tool.name, tool) is not tool:
                     raise EnvError(f'{session.name}: there is another tool called "{tool.name}"')
 
@@ -102,11 +103,11 @@ class ToolEnv(Env):
         if self._mistakes > self.corrections:
             return Turn(reward=-self.penalty if self.penalty else None, terminated=True, metrics={**counts, "gave_up": 1})
         if not self.chat or self.role == "user":
-            return Turn("\n".join(text for _, text in answers), metrics=counts)
+            return Turn(together([text for _, text in answers]), metrics=counts)
         said_by = {"role": self.role, "tool_call_id": CALL_ID}
         return Turn([{**said_by, "name": name, "content": text} for name, text in answers], metrics=counts)
 
-    async def _result(self, call: Call, counts: Counter[str]) -> str:
+    async def _result(self, call: Call, counts: Counter[str]) -> str | list[Part]:
         tool = self.known.get(call.name)
         if tool is None:
             counts["unknown_tools"] += 1
@@ -124,6 +125,8 @@ class ToolEnv(Env):
         except Exception as error:
             counts["failed_calls"] += 1
             return f"error: {type(error).__name__}: {error}"[: self.longest]
+        if is_parts(given):
+            return [{**part, "text": str(part["text"])[: self.longest]} if part["type"] == "text" else part for part in given]
         return (given if isinstance(given, str) else json.dumps(given, default=str))[: self.longest]
 
     async def _run(self, tool: Tool, arguments: Mapping[str, Any]) -> Any:

@@ -70,7 +70,8 @@ class Rollout:
     async def _turns(self, episode: Episode, request: Request) -> Sample:
         """A trajectory from as many requests as there are turns; of several parts where the conversation was rendered anew."""
         try:
-            request = replace(request, tokens_T=await episode.reset(), keep=episode.more)
+            given, tokens_T = request.blobs, await episode.reset()
+            request = replace(request, tokens_T=tokens_T, blobs=(*given, *episode.blobs), keep=episode.more)
             sampling, request = request.sampling, replace(request, sampling=episode.sampling(request.sampling))
         except EnvError as error:
             return unbegun(request.key, episode.tokens_T, str(error))
@@ -84,7 +85,8 @@ class Rollout:
             while parts[-1].finish in ("stop", "length") and (context_T := await episode.step(parts[-1])) is not None:
                 turn += 1
                 again = episode.sampling(replace(sampling, seed=sampling.seed + turn))  # or the turn would repeat the draws
-                request = replace(request, tokens_T=context_T, keep=episode.more, sampling=again)
+                seen = (*given, *episode.blobs)
+                request = replace(request, tokens_T=context_T, blobs=seen, keep=episode.more, sampling=again)
                 answer, kept = await self._answer(request), request.keep
                 grown = np.array_equal(context_T[: len(parts[-1].tokens_T)], parts[-1].tokens_T)
                 parts[-1:] = [_joined(parts[-1], answer)] if grown else [parts[-1], answer]

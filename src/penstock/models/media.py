@@ -245,11 +245,18 @@ class MediaText(Text):
         return [{"type": _KIND[one]} if _KIND.get(one) in pads else {"type": "text", "text": one} for one in pieces]
 
     def prompt(self, text: str) -> list[int]:
-        """Tokens of a prompt, its media expanded: this is the only place where they are.
+        """Tokens of a prompt, its media expanded.
 
         Raises:
             ModelError: it has more or fewer marks than media.
         """
+        tokens = self.expanded(text)
+        before = [] if self.before == tokens[: len(self.before)] else self.before
+        return [*before, *tokens] or [self.end]
+
+    def expanded(self, text: str) -> list[int]:
+        """Tokens of a text that shows media at its marks, without what begins a sequence. Raises ModelError as
+        :meth:`prompt` does."""
         waiting = self._by_kind(self.blobs)
         pieces = _MARK.split(text)
         for kind in self.processor.pads:
@@ -267,9 +274,7 @@ class MediaText(Text):
                 unread = medium.around
             else:
                 unread += piece
-        tokens += self.encode(unread) if unread else []
-        before = [] if self.before == tokens[: len(self.before)] else self.before
-        return [*before, *tokens] or [self.end]
+        return tokens + (self.encode(unread) if unread else [])
 
     def media_columns(self, tokens_T: IntArray, blobs: Sequence[Blob]) -> Mapping[str, Any]:
         """The column :data:`MEDIA` of tokens that show these media, those of a kind in this order.

@@ -110,6 +110,10 @@ class Text:
         before = [] if self.before == tokens[: len(self.before)] else self.before
         return [*before, *tokens, *self.after] or [self.end]
 
+    def expanded(self, text: str) -> list[int]:
+        """Tokens of a text within a sequence, its media expanded, of which a model of text has none."""
+        return self.encode(text)
+
     def following(self, text: str) -> list[int]:
         """Tokens of a text that comes after another, without the space that a tokenizer may begin every text with."""
         after = self.encode("\n" + text) if self.spaced else []

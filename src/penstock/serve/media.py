@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import httpx
 
-from penstock.config.media import MARKS, Hearing, Media, Vision
+from penstock.config.media import MARKS
 from penstock.core.blobs import Blob, Decoded
 from penstock.core.errors import DataError
 from penstock.data.pictures import picture_of
@@ -22,8 +22,6 @@ from penstock.data.sounds import sound_of
 from penstock.web.fields import Fields, shown
 from penstock.web.refusals import Refusal
 
-READ: Mapping[str, Media | None] = {"none": None, "vision": Vision(), "hearing": Hearing()}
-"""What a served model reads besides text, by the name on the command line."""
 FETCH_SECONDS = 10.0
 FASTEST = 192_000
 """Samples a second of a sound at most."""

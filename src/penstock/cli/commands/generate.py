@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional
 
@@ -23,8 +24,14 @@ class Generate(Command):
     """A model folder (runs/NAME/model), a run folder such as runs/NAME, or a hub name."""
     prompt: Annotated[str, called("TEXT")] = ""
     """What to answer."""
-    prompts: Annotated[str, called("FILE.txt")] = ""
-    """Several prompts, one a line, instead of --prompt."""
+    prompts: Annotated[str, called("FILE.txt|FILE.jsonl")] = ""
+    """Several prompts instead of --prompt: one a line, or rows, whose media are in their columns image, video and audio."""
+    template: Annotated[str, called("TEXT")] = "{{ prompt }}"
+    """Jinja template of the prompt of a row, such as '<image>{{ question }}'."""
+    media: Literal["none", "vision", "hearing"] = "none"
+    """What the model reads of rows besides text: pictures and films, or sounds."""
+    out: Annotated[str, called("FILE.jsonl")] = ""
+    """Write each prompt or row with its answers (a list in the column answers) to this new file, instead of printing."""
     samples: int = 1
     """Answers to each prompt."""
     temperature: float = 1.0
@@ -60,9 +67,18 @@ class Generate(Command):
 
     def run(self) -> None:
         """Generate and print."""
-        texts = read_prompts(self.prompt, self.prompts)
+        of_rows = self.prompts.endswith((".jsonl", ".jsonl.gz"))
+        if of_rows and (self.prompt or self.corrections):
+            raise SpecError("rows are prompts of their own; leave out --prompt and --corrections")
+        if self.media != "none" and not of_rows:
+            raise SpecError(f"--media {self.media} is of rows; give --prompts FILE.jsonl")
+        if self.out and Path(self.out).exists():
+            raise SpecError(f"--out {self.out} is there already; name a new file")
+        texts = [] if of_rows else read_prompts(self.prompt, self.prompts)
+        from penstock.config.media import READ
+        from penstock.config.run import DataSpec
         from penstock.core.types import Sampling
-        from penstock.runtime.answers import answer
+        from penstock.runtime.answers import answer, asked, asked_of_rows, opened
 
         sampling = Sampling(
             temperature=self.temperature,
@@ -71,12 +87,31 @@ class Generate(Command):
             stop=(self.stop,) if self.stop else (),
             seed=self.seed,
         )
-        asked = with_corrections(texts, self)
-        found = answer(model_path(self.model), asked, sampling, self.samples, self.chat, self.device, self.best_by, self.dtype)
-        for text, (_, answers) in zip(texts, found, strict=True):
+        given = with_corrections(texts, self)
+        model = opened(model_path(self.model), self.device, self.dtype, READ[self.media])
+        rows, prompts = [{"prompt": text} for text in texts], asked(given, self.chat)
+        if of_rows:
+            rows, prompts = asked_of_rows(DataSpec(source=self.prompts, prompt=self.template, chat=self.chat), model.text)
+            texts = [prompt.text for prompt in prompts]
+        if self.out and any("answers" in row for row in rows):
+            raise SpecError("a row has a column answers already; rename it, for --out writes one")
+        found = answer(model, prompts, sampling, self.samples, self.best_by)
+        if self.out:
+            write_rows(Path(self.out), rows, found)
+            return
+        for text, answers in zip(texts, found, strict=True):
             for reply in answers:
                 shown = f"{text}{reply}" if not self.chat else reply
                 print(harmless(shown) if sys.stdout.isatty() else shown)
+
+
+def write_rows(out: Path, rows: Sequence[Mapping[str, Any]], found: Sequence[list[str]]) -> None:
+    """Rows with their answers as JSON lines in a new file."""
+    with out.open("x", encoding="utf-8") as file:
+        file.writelines(
+            json.dumps({**row, "answers": one}, ensure_ascii=False) + "\n" for row, one in zip(rows, found, strict=True)
+        )
+    print(f"{out}: {len(rows)} rows")
 
 
 def harmless(text: str) -> str:

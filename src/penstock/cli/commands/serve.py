@@ -101,10 +101,11 @@ class Serve(Command):
 
 def service_of(path: str, name: str, command: Serve) -> Service:
     """The model of a folder as a service. Raises ModelError where there is none, DeviceError where there is no such device."""
+    from penstock.config.media import READ
     from penstock.engine.encoder_decoder import embedded_generator
     from penstock.models.families import language_model
     from penstock.runtime.receiver import ModelReceiver
-    from penstock.serve.media import READ, RequestMedia
+    from penstock.serve.media import RequestMedia
     from penstock.serve.service import Limits, Service
     from penstock.train.device import set_up
 
