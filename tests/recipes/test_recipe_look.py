@@ -1,4 +1,4 @@
-"""The recipe look: its rows, what its environment shows, short runs in one process and in several, and (slow) that it learns."""
+"""The recipe look: its rows, what its environment shows, short runs in one process and in several, that it learns."""
 
 import asyncio
 from dataclasses import replace

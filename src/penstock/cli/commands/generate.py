@@ -89,7 +89,8 @@ class Generate(Command):
         )
         given = with_corrections(texts, self)
         model = opened(model_path(self.model), self.device, self.dtype, READ[self.media])
-        rows, prompts = [{"prompt": text} for text in texts], asked(given, self.chat)
+        rows: Sequence[Mapping[str, Any]] = [{"prompt": text} for text in texts]
+        prompts = asked(given, self.chat)
         if of_rows:
             rows, prompts = asked_of_rows(DataSpec(source=self.prompts, prompt=self.template, chat=self.chat), model.text)
             texts = [prompt.text for prompt in prompts]
