@@ -14,7 +14,7 @@ from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec
 from penstock.core.errors import SpecError
 from penstock.core.types import Sampling
 from penstock.runtime import launch
-from penstock.runtime.answers import answer
+from penstock.runtime.answers import answer, asked, opened
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LEARNER = LearnerSpec(learning_rate=1e-3)
@@ -128,14 +128,15 @@ def test_the_price_of_a_cost_rises_batch_by_batch(tmp_path: Path) -> None:
 
 def test_generate_keeps_the_best_sample(tmp_path: Path) -> None:
     execute(tmp_path, SFT_STAGE)
-    model, sampling = str(tmp_path / "run" / "model"), Sampling(max_new_tokens=6, temperature=1.0)
-    ((_, drawn),) = answer(model, ["a"], sampling, 8, False, "cpu")
-    ((_, kept),) = answer(model, ["a"], sampling, 8, False, "cpu", best_by=VOWELS)
-    best = max(drawn, key=lambda text: sum(letter in "aeiou" for letter in text))
+    model, sampling = opened(str(tmp_path / "run" / "model"), "cpu"), Sampling(max_new_tokens=6, temperature=1.0)
+    (samples,) = answer(model, asked(["a"], False), sampling, 8)
+    (kept,) = answer(model, asked(["a"], False), sampling, 8, VOWELS)
+    best = max(samples, key=lambda text: sum(letter in "aeiou" for letter in text))
     assert kept == [best]
 
 
 def test_generate_knows_no_stages(tmp_path: Path) -> None:
     execute(tmp_path, SFT_STAGE)
+    model = opened(str(tmp_path / "run" / "model"), "cpu")
     with pytest.raises(SpecError, match="there is no run here"):
-        answer(str(tmp_path / "run" / "model"), ["a"], Sampling(max_new_tokens=2), 2, False, "cpu", best_by="model:@reward")
+        answer(model, asked(["a"], False), Sampling(max_new_tokens=2), 2, "model:@reward")

@@ -68,6 +68,7 @@ class TeamActor(Actor):
         self.frozen = {key: policy for key, policy in self.frozen.items() if key[1] in self.versions.weights}
         return super().collect(version, number)
 
+    @torch.inference_mode()
     def _decided(self, buffers: Buffers, step: int, at: slice, block: Block, noise_NW: torch.Tensor) -> Any:
         for game in np.flatnonzero(block.start_N.reshape(self.games, -1).any(1)).tolist():
             self._match(game, step)
