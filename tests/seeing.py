@@ -70,14 +70,14 @@ def built(frozen: bool = True, context: int = 128) -> MediaModel:
     return model
 
 
-def of_kind(kind: str) -> MediaModel:
-    """A tiny model of another type of transformers, or the one of :func:`built`."""
+def of_kind(kind: str, head: int = 16) -> MediaModel:
+    """A tiny model of another type of transformers, of Qwen's with heads as wide as ``head``, or the one of :func:`built`."""
     if kind == "qwen2_5_vl":
         return built()
     others = {"qwen2_audio": _hearing, "llava": _llava, "gemma3": _gemma, "idefics3": _idefics, "smolvlm": _smolvlm}
     marks = {"gemma3": (GEMMA_MARKS,), "idefics3": (TILES,), "smolvlm": (TILES,)}
     text = _tokenizer(*marks.get(kind, ()))
-    config, processor = others[kind](text) if kind in others else _qwen(kind, text)
+    config, processor = others[kind](text) if kind in others else _qwen(kind, text, head)
     network = AutoModelForMultimodalLM.from_config(config).eval()
     tiny_models.randomise(network)
     with torch.no_grad():
@@ -94,9 +94,13 @@ def _decoder(text: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _qwen(kind: str, text: Any) -> tuple[Any, Any]:
+def _qwen(kind: str, text: Any, head: int) -> tuple[Any, Any]:
     ids = {f"{name}_token_id": text.encode(mark)[0] for name, mark in zip(VISION_NAMES, VISION_MARKS, strict=True)}
-    turns = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
+    sections = [head // 8, 3 * head // 16, 3 * head // 16]
+    heads = {"head_dim": head, "num_attention_heads": 64 // head, "num_key_value_heads": 32 // head}
+    turns: Any = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": sections}}
+    if kind == "qwen3_vl":  # as published; transformers knows without, vLLM does not
+        turns["rope_parameters"]["mrope_interleaved"] = True
     both = {"num_heads": 4, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
     towers: dict[str, Any] = {
         "qwen2_vl": (Qwen2VLConfig, {"depth": 2, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2}),
@@ -106,7 +110,7 @@ def _qwen(kind: str, text: Any) -> tuple[Any, Any]:
         }),
     }  # fmt: skip
     make, tower = towers[kind]
-    config = make(text_config=_decoder(text) | turns, vision_config=both | tower, tie_word_embeddings=True, **ids)
+    config = make(text_config=_decoder(text) | heads | turns, vision_config=both | tower, tie_word_embeddings=True, **ids)
     processor = Qwen2VLImageProcessorPil(patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=64, max_pixels=576)
     return config, QwenVL(processor, Vision(), config)
 

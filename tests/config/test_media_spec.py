@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.algos.ppo import PPO
-from penstock.config.engines import VLLM
+from penstock.config.engines import VLLM, SGLang
 from penstock.config.keeping import RolesSpec
 from penstock.config.learner import LoRA
 from penstock.config.media import Hearing, Vision
@@ -15,6 +15,7 @@ from penstock.config.run import Run
 from penstock.config.spec import parse, plain
 from penstock.config.strategies import DDP, FSDP2
 from penstock.core.errors import SpecError
+from penstock.recipes.hear import hear
 from penstock.recipes.see import see
 
 
@@ -70,13 +71,23 @@ def test_something_else_than_a_vision_is_refused():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"runtime": "ray"}, {"runtime": "procs", "roles": RolesSpec(engine=VLLM())}],
+    [{"runtime": "ray"}, {"runtime": "procs", "roles": RolesSpec(engine=SGLang())}],
 )
 def test_engines_and_runtimes_that_get_no_pictures_are_refused(changes):
     run = see()
     checkpoint = replace(run.checkpoint, every=1)
     with pytest.raises(SpecError, match="media reach Penstock's own engine"):
         replace(run, checkpoint=checkpoint, **changes)
+
+
+def test_vllm_is_sent_pictures_and_no_sounds():
+    run = see()
+    run = replace(run, checkpoint=replace(run.checkpoint, every=1))
+    over = {"runtime": "procs", "roles": RolesSpec(engine=VLLM())}
+    assert replace(run, **over).stages[1].reads_media
+    heard = replace(hear(), checkpoint=run.checkpoint)
+    with pytest.raises(SpecError, match="media reach Penstock's own engine, and pictures and films vLLM"):
+        replace(heard, **over)
 
 
 @pytest.mark.parametrize(

@@ -41,3 +41,20 @@ def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path, chan
     assert "role restarted" not in (run / "events.jsonl").read_text()
     assert "weights refused" not in (run / "events.jsonl").read_text()
     assert not any(sum(values(run, f"flow/{what}")) for what in ("returned", "refused", "dropped")), "nothing is dropped"
+
+
+def test_a_model_that_sees_trains_on_what_vllm_draws(tmp_path: Path) -> None:
+    pytest.importorskip("vllm", reason="vLLM is not installed here; make test-vllm has it")
+    words = ("--pictures", "shapes", "--steps", "6", "--imitated", "10", "--grpo.max_lag", "2", "--grpo.evaluation.every", "6")
+    command = [sys.executable, "-m", "penstock.cli.main", "train", "see", "--generator", "vllm", *words]
+    done = subprocess.run(
+        [*command, "--runs", str(tmp_path), "--name", "s"],
+        capture_output=True, text=True, timeout=800, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
+    )  # fmt: skip
+    run = tmp_path / "s"
+    log = (run / "logs" / "generator-0.log").read_text() if (run / "logs" / "generator-0.log").exists() else ""
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    assert len(values(run, "loss")) == 6
+    fresh = [gap for gap, tokens in zip(values(run, "mismatch/max"), values(run, "mismatch/tokens"), strict=False) if tokens]
+    assert fresh
+    assert max(fresh) < 1e-3, "log-probs are the learner's, whose tower moves"

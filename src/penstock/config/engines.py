@@ -12,6 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from penstock.config.media import MARKS
 from penstock.config.spec import require, spec
 from penstock.core.errors import SpecError
 
@@ -32,6 +33,8 @@ class Engine:
     """Whether it can say which experts of a mixture each token went through."""
     in_process: ClassVar[bool] = False
     """Whether it can run where the learner is."""
+    media: ClassVar[tuple[str, ...]] = ()
+    """Kinds of media that it is sent."""
 
     @property
     def rounds(self) -> bool:
@@ -79,6 +82,7 @@ class Embedded(Engine):
     repeats: ClassVar[bool] = True
     notes_routes: ClassVar[bool] = True
     in_process: ClassVar[bool] = True
+    media: ClassVar[tuple[str, ...]] = tuple(MARKS)
 
     cache_gb: float = 0.0
     """Gigabytes (10⁹ bytes) that a generator's cache may take; 0: half of a GPU's free memory, 4 on a processor. Sequences
@@ -101,6 +105,8 @@ class Embedded(Engine):
 @spec
 class VLLM(Engine):
     """vLLM, in an environment of its own; weights reach its workers through their weight-transfer plugin."""
+
+    media: ClassVar[tuple[str, ...]] = ("image", "video")
 
     python: str = ""
     """Python of the environment that has vLLM and Penstock; empty: the one that runs Penstock."""

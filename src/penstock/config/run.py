@@ -345,9 +345,9 @@ class Run:
                 "learner.replay_routes=false",
             )
             require(
-                not stage.reads_media or (engine.in_process and self.runtime != "ray"),
-                f"{stage.name}: media reach Penstock's own engine, in one process or in processes of one machine; set "
-                'roles.engine=Embedded and runtime="local" or "procs"',
+                not stage.reads_media or (stage.reads_some(engine.media) and self.runtime != "ray"),
+                f"{stage.name}: media reach Penstock's own engine, and pictures and films vLLM, on one machine; set "
+                'roles.engine=Embedded or VLLM and runtime="local" or "procs"',
             )
             require(
                 not stage.asks or not (stage.reads_media or any(mark in stage.data.prompt for mark in MARKS.values())),

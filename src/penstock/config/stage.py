@@ -74,6 +74,10 @@ class Stage:
         """Whether its model reads pictures, films or sounds."""
         return self.model.media is not None
 
+    def reads_some(self, kinds: Sequence[str]) -> bool:
+        """Whether its model reads media of one of these kinds."""
+        return self.model.media is not None and not set(kinds).isdisjoint(self.model.media.kinds)
+
     @property
     def needs_reference(self) -> bool:
         """Whether log-probs of a reference model are learned from."""

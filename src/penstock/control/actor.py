@@ -15,14 +15,17 @@ from penstock.models.control import ControlPolicy
 
 
 class Buffers:
-    """Arrays of a fragment being filled; each is made once a fragment and written in place."""
+    """Arrays of a fragment being filled; each is made once a fragment and written in place.
 
-    def __init__(self, steps: int, environments: Environments, policy: ControlPolicy) -> None:
+    Where outputs are ``judged`` they end in a value.
+    """
+
+    def __init__(self, steps: int, environments: Environments, policy: ControlPolicy, judged: bool) -> None:
         grid = (steps, environments.count)
         width, kind = policy.decisions.width, np.float32 if environments.continuous else np.int64
         shown_NF = environments.observation_NF
         self.observation_TNF = np.empty((steps, *shown_NF.shape), shown_NF.dtype)
-        self.output_TNW = np.empty((*grid, width + 1), np.float32)
+        self.output_TNW = np.empty((*grid, width + judged), np.float32)
         self.decision_TND = np.empty((*grid, environments.continuous or len(environments.choices)), kind)
         self.reward_TN = np.empty(grid, np.float32)
         self.start_TN, self.acted_TN = np.empty(grid, bool), np.ones(grid, bool)
@@ -59,11 +62,13 @@ class Actor:
     def __init__(self, environments: Environments, policy: ControlPolicy, steps: int, seed: int) -> None:
         self.environments, self.policy, self.steps, self.seed = environments, policy, steps, seed
         self.state_NS = policy.first_state(environments.count)
+        self.judged = policy.network.critic is None
+        """Whether values come with the decisions; a critic apart judges a whole fragment at once."""
 
     def collect(self, version: Version, number: int | None = None) -> Fragment:
         """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version."""
         environments, policy = self.environments, self.policy
-        buffers, first_NS = Buffers(self.steps, environments, policy), self.state_NS.cpu().numpy()
+        buffers, first_NS = Buffers(self.steps, environments, policy, self.judged), self.state_NS.cpu().numpy()
         self.state_NS = self.state_NS.clone()  # it is written in place, block by block
         generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version if number is None else number}"))
         noise_TNW = policy.decisions.noise(self.steps, environments.count, generator).to(policy.device)
@@ -84,7 +89,7 @@ class Actor:
         if self.policy.remembers:
             state_NS = state_NS * torch.from_numpy(~block.start_N).to(device)[:, None]
         observation_NF = torch.from_numpy(buffers.observation_TNF[step, at]).to(device)
-        out_NW, decision_ND, self.state_NS[at] = self.policy.step(observation_NF, state_NS, noise_NW)
+        out_NW, decision_ND, self.state_NS[at] = self.policy.step(observation_NF, state_NS, noise_NW, self.judged)
         buffers.output_TNW[step, at] = out_NW.cpu().numpy()
         buffers.decision_TND[step, at] = decided_ND = decision_ND.cpu().numpy()
         return decided_ND
@@ -101,7 +106,7 @@ class Actor:
             observation_TNF=buffers.observation_TNF,
             decision_TND=buffers.decision_TND,
             logp_TN=logp_TN,
-            value_TN=np.ascontiguousarray(buffers.output_TNW[..., -1]),
+            value_TN=np.ascontiguousarray(buffers.output_TNW[..., -1]) if self.judged else self._judgement(buffers),
             version_TN=np.full(logp_TN.shape, version, np.int32),
             reward_TN=buffers.reward_TN,
             start_TN=buffers.start_TN,
@@ -115,9 +120,15 @@ class Actor:
         """The critic's values of some of the ends."""
         return self.policy.values(ends.observation_KF[mine_K], ends.state_KS[mine_K])
 
+    def _judgement(self, buffers: Buffers) -> FloatArray:
+        """The values of all steps, by a critic apart."""
+        shown_TNF = buffers.observation_TNF
+        value_A = self.policy.values(shown_TNF.reshape(-1, shown_TNF.shape[-1]), np.empty((0, 0), np.float32))
+        return value_A.reshape(buffers.reward_TN.shape)
+
     def _logp(self, buffers: Buffers) -> FloatArray:
         """Log-probs of all decisions."""
-        numbers_AW = torch.from_numpy(buffers.output_TNW).flatten(0, 1)[:, :-1].to(self.policy.device)
+        numbers_AW = torch.from_numpy(buffers.output_TNW).flatten(0, 1)[:, : self.policy.decisions.width].to(self.policy.device)
         decision_AD = torch.from_numpy(buffers.decision_TND).flatten(0, 1).to(self.policy.device)
         logp_A: Any = self.policy.decisions.measured(numbers_AW, decision_AD, LOGP)["logp"].cpu().numpy()
         return logp_A.reshape(buffers.reward_TN.shape)

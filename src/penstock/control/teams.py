@@ -51,6 +51,7 @@ class TeamActor(Actor):
     ) -> None:
         super().__init__(environments, next(iter(policies.values())), 0, seed)
         self.policies, self.team_L, self.versions = policies, team_L, versions
+        self.judged = True
         self.games = environments.count // len(team_L)
         self.team_N = np.array(team_L * self.games)
         one = len(policies) == 1

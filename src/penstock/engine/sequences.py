@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.core.types import FinishReason, IntArray, Sample, Version
@@ -30,8 +27,6 @@ class Sequence(SequenceState):
     """Whose cache a running sequence reads."""
     own: int = 0
     """Tokens generated since the prefix; those before the last are in the sequence's own cache row."""
-    prompt_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Columns of the prompt's tokens, 0 for generated ones."""
     routes: list[Routes] = field(default_factory=list)
     """Experts of the tokens that were read, as they were the first time; none where they are not noted."""
 
@@ -48,10 +43,6 @@ class Sequence(SequenceState):
 
     def sample(self, finish: FinishReason, text: Text) -> Sample:
         sample = super().sample(finish, text)
-        if self.prompt_columns:
-            length = len(sample.action_T)
-            more = {name: np.pad(column, (0, length - len(column))) for name, column in self.prompt_columns.items()}
-            sample = replace(sample, columns={**sample.columns, **more})
         if not self.routes:
             return sample
         return replace(sample, columns={**sample.columns, ROUTES: padded(self.routes, 0, len(sample.action_T))})

@@ -25,6 +25,8 @@ from penstock.core.types import FloatArray, IntArray, Row, Unit
 from penstock.models.control_networks import ControlNetwork, Shape
 from penstock.models.uploads import uploaded
 
+PIECE = 2048
+"""Observations that are judged at once: more would not stay in a processor's cache between layers."""
 KIND = "penstock-control"
 """``model_type`` in the ``config.json`` of a saved policy."""
 
@@ -87,13 +89,16 @@ class ControlPolicy(Policy):
         """Nothing remembered: ``[N, S]``; S is 0 without memory."""
         return torch.zeros(environments, 2 * self.network.shape.memory, device=self.device)
 
-    def step(self, observation_NF: Tensor, state_NS: Tensor, noise_NW: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def step(
+        self, observation_NF: Tensor, state_NS: Tensor, noise_NW: Tensor | None, judged: bool = True
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """One decision for every environment: what the network gave, the decisions ``[N, D]``, and what is remembered.
 
-        ``noise_NW`` comes from ``decisions.noise``; None takes the most likely decision.
+        ``noise_NW`` comes from ``decisions.noise``; None takes the most likely decision. Without ``judged`` the network
+        gives no value.
         """
-        out_NW, after = self.network(observation_NF, state_NS if self.remembers else None)
-        decision_ND = self.decisions.sampled(out_NW[:, :-1], noise_NW)
+        out_NW, after = self.network(observation_NF, state_NS if self.remembers else None, judged)
+        decision_ND = self.decisions.sampled(out_NW[:, : self.decisions.width], noise_NW)
         return out_NW, decision_ND, state_NS if after is None else after
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -151,7 +156,11 @@ class ControlPolicy(Policy):
 
     @torch.inference_mode()
     def values(self, observation_KF: FloatArray, state_KS: FloatArray) -> FloatArray:
-        """The value of each observation, seen with what was remembered: ``[K]``."""
+        """The value of each observation, seen with what was remembered: ``[K]``. A critic apart remembers nothing."""
+        if self.network.critic is not None:
+            pieces = uploaded(observation_KF, self.device).split(PIECE)
+            apart_K: FloatArray = torch.cat([self.network.judgement(piece_BF) for piece_BF in pieces]).cpu().numpy()
+            return apart_K
         state = uploaded(state_KS, self.device, torch.float32) if self.remembers else None
         out_KW, _ = self.network(uploaded(observation_KF, self.device), state)
         value_K: FloatArray = out_KW[:, -1].cpu().numpy()

@@ -108,25 +108,39 @@ class ControlNetwork(nn.Module):
         self.decide = head(shape.memory or width, self.decisions.width, 0.01)
         self.judge = head(shape.memory or width, 1, 1.0)
 
-    def forward(self, observation_BF: Tensor, state_BS: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """``[B, width + 1]`` of the decision's distribution and the value, and what is remembered after the step."""
-        mask_BW = None
-        if self.shape.masked:
-            observation_BF, mask_BW = observation_BF.tensor_split((self.shape.observation,), 1)
-        if self.normal is not None:
-            observation_BF = self.normal(observation_BF)
+    def forward(
+        self, observation_BF: Tensor, state_BS: Tensor | None = None, judged: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """``[B, width + 1]`` of the decision's distribution and the value, and what is remembered after the step.
+
+        Without ``judged``, for a critic apart from the actor, ``[B, width]``: it costs nothing then.
+        """
+        observation_BF, mask_BW = self._seen(observation_BF)
         hidden_BH = self.trunk(observation_BF)
         if self.cell is not None:
             assert state_BS is not None
             hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
             state_BS = torch.cat((hidden_BH, cell_BH), -1)
-        judged_BH = hidden_BH if self.critic is None else self.critic(observation_BF)
-        numbers_BW, value_B1 = self.decide(hidden_BH), self.judge(judged_BH)
+        numbers_BW = self.decide(hidden_BH)
+        value_B1 = self.judge(hidden_BH if self.critic is None else self.critic(observation_BF)) if judged else None
         if self.shape.kind == "dueling":
             numbers_BW = value_B1 + numbers_BW - numbers_BW.mean(-1, keepdim=True)
         if mask_BW is not None:
             numbers_BW = numbers_BW.masked_fill(mask_BW == 0, FORBIDDEN)
-        return torch.cat((numbers_BW, value_B1), -1), state_BS
+        return numbers_BW if value_B1 is None else torch.cat((numbers_BW, value_B1), -1), state_BS
+
+    def judgement(self, observation_BF: Tensor) -> Tensor:
+        """``[B]`` values by a critic apart from the actor."""
+        assert self.critic is not None
+        value_B: Tensor = self.judge(self.critic(self._seen(observation_BF)[0]))[:, 0]
+        return value_B
+
+    def _seen(self, observation_BF: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Observations as the layers read them, and their masks."""
+        mask_BW = None
+        if self.shape.masked:
+            observation_BF, mask_BW = observation_BF.tensor_split((self.shape.observation,), 1)
+        return observation_BF if self.normal is None else self.normal(observation_BF), mask_BW
 
     def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:
         """``[T, N, width + 1]`` of sequences; the state is zero where an episode starts."""

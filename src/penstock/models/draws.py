@@ -13,6 +13,8 @@ from torch import Tensor
 from penstock.core.types import SampleKey, Sampling
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+NEVER = -1e9
+"""The logit of a token that is never generated: its probability is exactly 0, and no difference of log-probs is undefined."""
 BLOCK = 512
 """Tokens of a block of a large vocabulary."""
 WHOLE = 4 * BLOCK

@@ -244,6 +244,14 @@ def weight_shapes(folder: Path, files: str = "model*.safetensors") -> dict[str, 
     return found
 
 
+def whole_shapes(folder: Path, config: Any) -> dict[str, torch.Tensor]:
+    """As :func:`weight_shapes` for a model with its towers, by its own names: transformers writes files under others."""
+    dtype = next(iter(weight_shapes(folder).values())).dtype
+    with quiet_transformers(), torch.device("meta"):
+        network: Any = AutoModelForMultimodalLM.from_config(config, dtype=dtype)
+    return {name: parameter.detach() for name, parameter in network.named_parameters()}
+
+
 def config_of(folder: Path) -> Any:
     """The configuration of a language model in a local folder. Raises ModelError where another kind is there."""
     if is_denoiser(folder) or pipeline_of(folder):

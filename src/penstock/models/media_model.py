@@ -19,6 +19,7 @@ from penstock.core.errors import ModelError, TrainingError
 from penstock.models import gemma, idefics, llava, qwen_audio, qwen_vl
 from penstock.models.architecture import require_equal
 from penstock.models.attention import AttentionPlan, PackedPlan, eager_attention
+from penstock.models.draws import NEVER
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.media import PLURAL, MediaText, Medium, Names
 from penstock.models.packing import TokenBatch
@@ -32,8 +33,6 @@ READERS: dict[str, Any] = {
     **dict.fromkeys(qwen_audio.TYPES, qwen_audio.QwenAudio),
 }
 """Types of transformers whose media are read here, and by what."""
-NEVER = -1e9
-"""The logit of a token that is never generated: its probability is exactly 0, and no difference of log-probs is undefined."""
 
 
 class Shown(NamedTuple):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.core.errors import ContextFull, GenerationError
 from penstock.core.types import FinishReason, OnToken, Request, Sample, Version
@@ -37,6 +40,8 @@ class SequenceState:
     versions: list[Version] = field(default_factory=list)
     on_token: OnToken | None = None
     """Called with every token as it is generated."""
+    prompt_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Columns of the prompt's tokens, 0 for generated ones."""
     _text: Unfolding | None = None
     """The text so far, where stop strings are looked for."""
 
@@ -75,10 +80,12 @@ class SequenceState:
         prompt, generated = len(self.request.tokens_T), len(self.tokens)
         body = self.tokens[:-1] if self.tokens and self.tokens[-1] in self.stop_tokens else self.tokens
         decoded = text.decode(body)
+        tokens_T = np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32)
+        more = {name: np.pad(column, (0, generated)) for name, column in self.prompt_columns.items()}
         cuts = [at for stop in self.request.sampling.stop if (at := decoded.find(stop)) >= 0]
         return Sample(
             key=self.request.key,
-            columns={"tokens_T": np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32)},
+            columns={"tokens_T": tokens_T, **more},
             action_T=np.arange(prompt + generated) >= prompt,
             logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
             version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),

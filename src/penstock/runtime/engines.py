@@ -82,7 +82,7 @@ async def _embedded(spec: Embedded, start: EngineStart) -> AsyncIterator[Opened]
 @opened.register
 @asynccontextmanager
 async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
-    from penstock.models.files import adapter_of, config_of, load_text, weight_shapes
+    from penstock.models.files import adapter_of, config_of, load_text, weight_shapes, whole_shapes
     from penstock.models.language_model import longest_sequence
     from penstock.serve.vllm_open import Opening, vllm_generator
     from penstock.weights.folder import OwnedFolder
@@ -92,10 +92,23 @@ async def _vllm(spec: VLLM, start: EngineStart) -> AsyncIterator[Opened]:
     config = decoder_only(config_of(folder), "vLLM")
     adapter, context = adapter_of(folder) if start.adapters else None, longest_sequence(config.get_text_config())
     with closing(OwnedFolder(start.shared)) as owned:
-        text = load_text(str(folder))
-        model = Opening(str(folder), text, weight_shapes(folder), context, adapter)
+        text = reading_text(folder, load_text(str(folder)), start, config)
+        own = weight_shapes(folder) if start.media is None else whole_shapes(folder, config)
+        model = Opening(str(folder), text, own, context, adapter)
         async with vllm_generator(model, spec, WorkerLoader(owned.path), max_running=start.max_running) as engine:
             yield Opened(engine, text, engine.sums)
+
+
+def reading_text(folder: Path, text: Text, start: EngineStart, config: Any) -> Text:
+    """The tokenizer of a model, with the media of the run at hand if it reads any."""
+    if start.media is None:
+        return text
+    from penstock.data.media import MediaStore
+    from penstock.models.media_model import media_text
+
+    found = media_text(str(folder), text, start.media, config)
+    found.store = MediaStore(start.blobs, start.media)
+    return found
 
 
 def decoder_only(config: Any, engine: str) -> Any:

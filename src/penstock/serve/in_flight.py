@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.errors import GenerationError, WeightError
+from penstock.core.errors import GenerationError, ModelError, WeightError
 from penstock.core.types import FinishReason, OnToken, Request, Sample, SampleKey, Version, WeightUpdate
 from penstock.models.sequence_state import SequenceState, require_room
 from penstock.models.text import Text
@@ -57,6 +57,7 @@ class InFlightRequests(ForeignGenerator, ABC):
     """
 
     engine_name = ""
+    reads_media = False
 
     def __init__(self, text: Text, own: Mapping[str, Any], *, context: int, version: Version = -1) -> None:
         """``own``: name to shape and type of the weights that updates bring; ``context``: the longest sequence."""
@@ -94,14 +95,19 @@ class InFlightRequests(ForeignGenerator, ABC):
             ConnectionLost: a server is gone.
         """
         require_room(request, self.context)
-        if request.blobs:
+        if request.blobs and not self.reads_media:
             raise GenerationError(f"{request.key}: the prompt has media, which {self.engine_name} is not sent; use Embedded")
+        try:
+            columns = self.text.media_columns(request.tokens_T, request.blobs)
+        except ModelError as error:
+            raise GenerationError(f"{request.key}: {error}") from error
         if request.sampling.beta:
             raise GenerationError(
                 f"{request.key}: beta={request.sampling.beta} needs Q heads, which {self.engine_name} has not; use beta=0"
             )
         flight = InFlightRequest(
             request=request,
+            prompt_columns=columns,
             limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
             stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
             on_token=on_token,

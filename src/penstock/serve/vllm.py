@@ -29,6 +29,7 @@ from penstock.core.types import (
     WeightUpdate,
 )
 from penstock.models.files import Adapter
+from penstock.models.media import MEDIA, MediaText
 from penstock.models.text import Text
 from penstock.serve.in_flight import InFlightRequest, InFlightRequests, number_of
 
@@ -62,6 +63,10 @@ class VLLMGenerator(InFlightRequests):
         config = engine.vllm_config
         super().__init__(text, own, context=int(config.model_config.max_model_len))
         self.engine, self.carrier, self.max_running, self.adapter = engine, carrier, max_running, adapter
+        self.vocabulary = int(config.model_config.get_vocab_size())
+        self.reads_media = isinstance(text, MediaText)
+        self.never = sorted(getattr(text, "media", ()))
+        """Tokens that show media, which no distribution contains."""
         self.room = int(config.cache_config.num_gpu_blocks or 1) * int(config.cache_config.block_size)
         """Tokens that the cache holds."""
 
@@ -74,6 +79,8 @@ class VLLMGenerator(InFlightRequests):
         """
         if len(tokens_T) > self.context:
             raise GenerationError(f"{len(tokens_T)} tokens do not fit the context of {self.context}")
+        if np.isin(tokens_T, self.never).any():
+            raise GenerationError("tokens that show media are not scored without them; score with the learner's model")
         first = prompt or 1
         scored_T = np.zeros(len(tokens_T), np.float32)
         forced = [int(token) for token in tokens_T[first:]]
@@ -102,10 +109,9 @@ class VLLMGenerator(InFlightRequests):
         if flight.forced:
             flight.tokens, flight.logps, flight.versions = [], [], []
         begun, reason = len(flight.tokens), None
-        prompt = {"prompt_token_ids": [*map(int, flight.request.tokens_T), *flight.tokens], "cache_salt": self.label()}
         with blame(GenerationError, f"{flight.request.key}: vLLM"):
             async for output in self.engine.generate(
-                prompt, self._parameters(flight), flight.name, lora_request=self._through()
+                self._prompt(flight), self._parameters(flight), flight.name, lora_request=self._through()
             ):
                 completion = output.outputs[0]
                 if reason is None:
@@ -116,6 +122,15 @@ class VLLMGenerator(InFlightRequests):
                 if not output.finished and (reason or flight.again or flight.aborted):
                     await self.engine.abort(flight.name)
         return reason or ("abort" if flight.again or flight.aborted or completion.finish_reason == "abort" else "length")
+
+    def _prompt(self, flight: InFlightRequest) -> Any:
+        request, tokens = flight.request, [*map(int, flight.request.tokens_T), *flight.tokens]
+        if not request.blobs:
+            return {"prompt_token_ids": tokens, "cache_salt": self.label()}
+        from penstock.serve.vllm_media import shown
+
+        assert isinstance(self.text, MediaText)
+        return shown(self.engine, self.text, request, tokens, flight.prompt_columns[MEDIA], self.label())
 
     async def _stop(self, names: Sequence[str]) -> None:
         if names:
@@ -147,13 +162,13 @@ class VLLMGenerator(InFlightRequests):
         return SamplingParams(
             temperature=0.0,  # vLLM takes the one token that our draw has left
             max_tokens=flight.limit - len(flight.tokens),
-            stop_token_ids=sorted(token for token in flight.stop_tokens if token >= 0),  # a tokenizer without an end says -1
+            stop_token_ids=sorted(token for token in flight.stop_tokens if 0 <= token < self.vocabulary),  # vLLM refuses others
             ignore_eos=True,  # the stop tokens are all that there are
             detokenize=False,
             logprobs=0,
             flat_logprobs=True,
             output_kind=RequestOutputKind.DELTA,
-            extra_args=asked(flight.request.sampling, str(flight.request.key), len(flight.tokens), flight.forced),
+            extra_args=asked(flight.request.sampling, str(flight.request.key), len(flight.tokens), flight.forced, self.never),
         )
 
     # ---- weights

@@ -20,16 +20,17 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from penstock.core.types import Sampling
-from penstock.models.draws import TokenFilters, draw, needs_filters, uniform_stream
+from penstock.models.draws import NEVER, TokenFilters, draw, needs_filters, uniform_stream
 
 ASKED = "penstock"
 """Key of a request's ``extra_args`` under which our own are; rows without it are vLLM's to draw."""
 
 
-def asked(sampling: Sampling, key: str, start: int, forced: Sequence[int] = ()) -> dict[str, Any]:
-    """The ``extra_args`` of a request whose first token is the ``start``-th of its sample; ``forced`` tokens are scored."""
+def asked(sampling: Sampling, key: str, start: int, forced: Sequence[int] = (), never: Sequence[int] = ()) -> dict[str, Any]:
+    """The ``extra_args`` of a request whose first token is the ``start``-th of its sample; ``forced`` tokens are scored, those
+    in ``never`` are in no distribution."""
     values = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p", "seed", "max_new_tokens")}
-    return {ASKED: {"sampling": values, "key": key, "start": start, "forced": list(forced)}}
+    return {ASKED: {"sampling": values, "key": key, "start": start, "forced": list(forced), "never": list(never)}}
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Row:
     stream: NDArray[Any]
     start: int
     forced: Sequence[int]
+    never: Sequence[int]
     generated: Sequence[int]
     """vLLM's own list of the request's tokens, which grows."""
 
@@ -50,7 +52,7 @@ class Row:
             return None
         sampling = Sampling(**ours["sampling"])
         stream = uniform_stream(sampling.seed, ours["key"], sampling.max_new_tokens)
-        return Row(sampling, stream, ours["start"], ours["forced"], generated)
+        return Row(sampling, stream, ours["start"], ours["forced"], ours["never"], generated)
 
     @property
     def uniform(self) -> float:
@@ -86,6 +88,8 @@ class Draws(LogitsProcessor):
         self.index_B = torch.tensor(self.order, dtype=torch.long, device=self.device)
         self.temperature_B = torch.tensor([s.temperature for s in samplings], dtype=torch.float32, device=self.device)
         self.cuts = TokenFilters(samplings, self.device) if any(map(needs_filters, samplings)) else None
+        never = [(at, token) for at, row in enumerate(self.order) for token in self.rows[row].never]
+        self.never = torch.tensor(never, dtype=torch.long, device=self.device).T if never else None
         self.scores = any(self.rows[row].forced for row in self.order)
 
     def apply(self, logits: Tensor) -> Tensor:
@@ -94,6 +98,8 @@ class Draws(LogitsProcessor):
             return logits
         rows = [self.rows[row] for row in self.order]
         mine_BV = logits[self.index_B]
+        if self.never is not None:
+            mine_BV[self.never[0], self.never[1]] = NEVER
         uniform_B = torch.tensor([row.uniform for row in rows], dtype=torch.float64, device=self.device)
         token_B, logp_B = draw(mine_BV, uniform_B, self.temperature_B, self.cuts)
         if self.scores:

@@ -15,8 +15,10 @@ from torch import Tensor
 from penstock.config.engines import VLLM
 from penstock.core.errors import GenerationError, blame
 from penstock.models.files import Adapter
+from penstock.models.media import MediaText
 from penstock.models.text import Text
 from penstock.serve.vllm import Carrier, VLLMGenerator
+from penstock.serve.vllm_media import media_arguments
 
 ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the second one takes no logits processors of others
@@ -99,6 +101,7 @@ def _arguments(model: Opening, spec: VLLM, carrier: Carrier, max_running: int) -
         "worker_extension_cls": carrier.extension,
         "disable_log_stats": True,
         **_memory(spec),
+        **(media_arguments(model.text) if isinstance(model.text, MediaText) else {}),
         **({} if model.adapter is None else _adapted(model.adapter.rank)),
     }
     return arguments | dict(spec.options)
