@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,6 +160,9 @@ class Environments:
     ) -> None:
         seeds = seeds_of(seed, count or spec.count)
         self._blocks = ring
+        if ring > 1 and spec.vectorization == "envpool":  # a thread for each core, of all blocks together
+            threads = max(1, len(os.sched_getaffinity(0)) // ring)
+            spec = replace(spec, options={"num_threads": threads, **spec.options})
         self.blocks = [Block(spec, part, base, squashed) for part in self._shared(seeds)]
         self.count = sum(block.count for block in self.blocks)
         first = self.blocks[0]

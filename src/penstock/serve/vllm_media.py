@@ -59,7 +59,6 @@ def shown(engine: Any, text: MediaText, request: Request, tokens: Sequence[int],
     """
     if unsent := {blob.medium for blob in request.blobs} - set(kinds_of(text)):
         raise GenerationError(f"{request.key}: {min(unsent)} is not sent to vLLM for this model; set roles.engine=Embedded")
-    from transformers import BatchFeature
     from vllm.inputs.engine import mm_input
     from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
 
@@ -68,7 +67,7 @@ def shown(engine: Any, text: MediaText, request: Request, tokens: Sequence[int],
     media = {number: text.senses.of(number) for number in kinds}
     items, hashes, places = ({kind: list[Any]() for kind in kinds.values()} for _ in range(3))
     for number, where in spans(media_T, media):
-        kind, inputs = kinds[number], BatchFeature(dict(media[number].inputs))
+        kind, inputs = kinds[number], dict(media[number].inputs)
         items[kind] += MultiModalKwargsItems.from_hf_inputs(inputs, fields(inputs, {}))[kind]
         hashes[kind].append(f"{number:015x} {label}")
         first, length = int(where[0]), int(where[-1] - where[0]) + 1
