@@ -177,7 +177,8 @@ class Jail:
 
 def _outcome(answer: dict[str, Any]) -> Outcome:
     if "error" in answer:
-        raise SandboxError(f"a program's jail could not be made: {answer['error']}")
+        hint = "; every user must be able to enter and read that folder" if "Permission denied" in answer["error"] else ""
+        raise SandboxError(f"a program's jail could not be made: {answer['error']}{hint}")
     stdout, stderr = (base64.b64decode(each).decode("utf-8", "replace") for each in answer["outputs"])
     files = {name: base64.b64decode(content) for name, content in answer["files"].items()}
     return Outcome(answer["exit"], stdout, stderr, answer["stopped"], answer["seconds"], files)
