@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     given = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr):
-        ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+        ray.init("local", num_cpus=3, include_dashboard=False, log_to_driver=False)
         register_env("pong", make)
         layers = [[32, 8, 4], [64, 4, 2], [64, 3, 1]]
         settings = (
