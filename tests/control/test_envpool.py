@@ -77,7 +77,7 @@ def test_a_name_that_envpool_does_not_know_is_refused() -> None:
 
 def test_a_ring_of_two_blocks_sees_and_decides_what_one_block_does() -> None:
     spec = EnvironmentsSpec(id="CartPole-v1", count=6, vectorization="envpool")
-    one, two = (collected(Environments(spec, 3, ring=ring), 80) for ring in (1, 2))
+    one, two = (collected(Environments(spec, 3, acting=acting), 80) for acting in (False, True))
     assert np.array_equal(one.decision_TND, two.decision_TND)
     for name in ("observation_TNF", "reward_TN", "start_TN", "acted_TN", "logp_TN", "value_TN"):
         assert np.allclose(getattr(one, name), getattr(two, name), atol=1e-5), name

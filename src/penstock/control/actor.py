@@ -1,14 +1,16 @@
-"""The actor: environments and policy in one process, with one call of the network and one of a block of environments a step."""
+"""The actor: environments and policy in one process, with one call of the network and one of environments a step."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from penstock.control.environments import Block, Environments, Stepped
+from penstock.control.environments import Environments, Stepped
 from penstock.control.fragments import Ends, Fragment
+from penstock.core.errors import EnvError
 from penstock.core.seeds import seed_of
 from penstock.core.types import BoolArray, FloatArray, Version
 from penstock.models.control import ControlPolicy
@@ -53,6 +55,19 @@ class Buffers:
         self.ends.append((at, running_E, neither, neither, observation_NF[running_E], state_NS[running_E]))
 
 
+class Turn(NamedTuple):
+    """A block of environments that the policy decides for: its step within the fragment, and which rows are its."""
+
+    step: int
+    at: slice
+    block: Any
+
+
+def whole(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Rows of several blocks under one another."""
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
+
+
 class Actor:
     """Acts with the policy as it is and gives one fragment after another.
 
@@ -64,35 +79,72 @@ class Actor:
         self.state_NS = policy.first_state(environments.count)
         self.judged = policy.network.critic is None
         """Whether values come with the decisions; a critic apart judges a whole fragment at once."""
+        self.restarts = 0
+        """How often workers of the environments were lost."""
 
     def collect(self, version: Version, number: int | None = None) -> Fragment:
-        """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version."""
+        """The next fragment, by weights of ``version``. ``number`` counts the run's fragments; None: it is the version.
+
+        Where a worker process of the environments is lost, all begin new episodes, and the fragment is collected again.
+
+        Raises:
+            EnvError: workers were lost ATTEMPTS times in one fragment.
+        """
+        number = version if number is None else number
+        for attempt in range(ATTEMPTS):
+            try:
+                return self._collected(version, number)
+            except EnvError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                self.restarts += 1
+                self.begin_anew(seed_of(self.seed, f"environments of {number} after {self.restarts} losses"))
+        raise AssertionError
+
+    def _collected(self, version: Version, number: int) -> Fragment:
         environments, policy = self.environments, self.policy
         buffers, first_NS = Buffers(self.steps, environments, policy, self.judged), self.state_NS.cpu().numpy()
         self.state_NS = self.state_NS.clone()  # it is written in place, block by block
-        generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {version if number is None else number}"))
+        generator = torch.Generator().manual_seed(seed_of(self.seed, f"decisions {number}"))
         noise_TNW = policy.decisions.noise(self.steps, environments.count, generator).to(policy.device)
-        for step in range(self.steps + 1):
-            for at, block in environments.parts:
-                if step:
-                    buffers.note(step - 1, at, block.receive(), self.state_NS)
-                if step < self.steps:
-                    block.send(self._decided(buffers, step, at, block, noise_TNW[step, at]))
+        parts, waiting = environments.parts, list(range(len(environments.parts)))
+        step_B = [0] * len(parts)
+        while waiting:
+            served = environments.ready(waiting)
+            for index in served:
+                waiting.remove(index)
+                if step_B[index]:
+                    at, block = parts[index]
+                    buffers.note(step_B[index] - 1, at, block.receive(), self.state_NS)
+            if deciding := [index for index in served if step_B[index] < self.steps]:
+                chosen = [Turn(step_B[index], *parts[index]) for index in deciding]
+                for turn, decided_ND in zip(chosen, self._decided(buffers, chosen, noise_TNW), strict=True):
+                    turn.block.send(decided_ND)
+            for index in deciding:
+                step_B[index] += 1
+                waiting.append(index)
         buffers.note_running(environments.observation_NF, self.state_NS.cpu().numpy())
         return self._fragment(buffers, first_NS, version)
 
     @torch.inference_mode()  # the network alone: an environment may train one of its own
-    def _decided(self, buffers: Buffers, step: int, at: slice, block: Block, noise_NW: torch.Tensor) -> Any:
-        """The decisions of a block, kept with what they follow from."""
-        buffers.observation_TNF[step, at], buffers.start_TN[step, at] = block.observation_NF, block.start_N
-        state_NS, device = self.state_NS[at], self.policy.device
+    def _decided(self, buffers: Buffers, turns: Sequence[Turn], noise_TNW: torch.Tensor) -> list[Any]:
+        """The decisions of each of these blocks, in one call of the network, kept with what they follow from."""
+        for step, at, block in turns:
+            buffers.observation_TNF[step, at], buffers.start_TN[step, at] = block.observation_NF, block.start_N
+        state_NS, device = whole([self.state_NS[at] for _, at, _ in turns]), self.policy.device
         if self.policy.remembers:
-            state_NS = state_NS * torch.from_numpy(~block.start_N).to(device)[:, None]
-        observation_NF = torch.from_numpy(buffers.observation_TNF[step, at]).to(device)
-        out_NW, decision_ND, self.state_NS[at] = self.policy.step(observation_NF, state_NS, noise_NW, self.judged)
-        buffers.output_TNW[step, at] = out_NW.cpu().numpy()
-        buffers.decision_TND[step, at] = decided_ND = decision_ND.cpu().numpy()
-        return decided_ND
+            goes_on = [torch.from_numpy(~buffers.start_TN[step, at]) for step, at, _ in turns]
+            state_NS = state_NS * whole(goes_on).to(device)[:, None]
+        shown_NF = whole([torch.from_numpy(buffers.observation_TNF[step, at]) for step, at, _ in turns]).to(device)
+        noise_NW = whole([noise_TNW[step, at] for step, at, _ in turns])
+        out_NW, decision_ND, state_NS = self.policy.step(shown_NF, state_NS, noise_NW, self.judged)
+        out, decided, first, found = out_NW.cpu().numpy(), decision_ND.cpu().numpy(), 0, []
+        for step, at, _ in turns:
+            rows = slice(first, first := first + at.stop - at.start)
+            self.state_NS[at] = state_NS[rows]
+            buffers.output_TNW[step, at], buffers.decision_TND[step, at] = out[rows], decided[rows]
+            found.append(decided[rows])
+        return found
 
     @torch.inference_mode()
     def _fragment(self, buffers: Buffers, first_NS: Any, version: Version) -> Fragment:
@@ -140,3 +192,5 @@ class Actor:
 
 
 LOGP = frozenset({"logp"})
+ATTEMPTS = 3
+"""How often a fragment is begun before its lost workers are an error."""

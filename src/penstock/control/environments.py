@@ -149,32 +149,63 @@ class Block:
 
 
 class Environments:
-    """N copies of an environment, in one block or in a ring of several.
+    """N copies of an environment, in one block or in several.
 
-    Of a ring one block steps while the policy decides for the next, so that neither waits for the other (SRL, Mei et al. 2023,
-    arXiv 2306.16688). Blocks are served in turn, so that what is seen and decided does not depend on how fast they are.
+    Those that step in threads of their own are a ring of two blocks, of which one steps while the policy decides for the next,
+    so that neither waits for the other (SRL, Mei et al. 2023, arXiv 2306.16688). They are served in turn, so that what is seen
+    and decided does not depend on how fast they are. Blocks in worker processes are served as they answer. Neither is for
+    evaluation: only who is ``acting`` has several blocks.
+
+    Raises:
+        SpecError: the environment cannot be made, or is none that control knows.
     """
 
     def __init__(
-        self, spec: EnvironmentsSpec, seed: int, base: Path | None = None, count: int = 0, squashed: bool = False, ring: int = 1
+        self,
+        spec: EnvironmentsSpec,
+        seed: int,
+        base: Path | None = None,
+        count: int = 0,
+        squashed: bool = False,
+        acting: bool = False,
     ) -> None:
         seeds = seeds_of(seed, count or spec.count)
-        self._blocks = ring
-        if ring > 1 and spec.vectorization == "envpool":  # a thread for each core, of all blocks together
-            threads = max(1, len(os.sched_getaffinity(0)) // ring)
-            spec = replace(spec, options={"num_threads": threads, **spec.options})
-        self.blocks = [Block(spec, part, base, squashed) for part in self._shared(seeds)]
+        self.blocks: list[Any] = []
+        self.served_by_workers = acting and spec.workers > 0
+        self._parts = spec.workers if self.served_by_workers else _ring(spec) if acting else 1
+        if self.served_by_workers:
+            self._work(spec, seeds, base, squashed)
+        else:
+            if self._parts > 1 and spec.vectorization == "envpool":  # a thread for each core, of all blocks together
+                threads = max(1, len(os.sched_getaffinity(0)) // self._parts)
+                spec = replace(spec, options={"num_threads": threads, **spec.options})
+            self.blocks = [Block(spec, part, base, squashed) for part in self._shared(seeds)]
         self.count = sum(block.count for block in self.blocks)
         first = self.blocks[0]
         self.name, self.seen, self.decisions = first.name, first.seen, first.decisions
         self.choices, self.continuous = self.decisions.choices, self.decisions.continuous
 
+    def _work(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, squashed: bool) -> None:
+        """Start the worker processes, all at a time; one environment here says what they look like."""
+        from penstock.control.workers import WorkerBlock
+
+        one = Block(spec, seeds[:1], base, squashed)
+        one.close()
+        try:
+            for part in self._shared(seeds):
+                self.blocks.append(WorkerBlock(spec, part, base, one))
+            for block in self.blocks:
+                block.begun()
+        except BaseException:
+            self.close()
+            raise
+
     def _shared(self, seeds: list[int]) -> list[list[int]]:
-        size = len(seeds) // self._blocks
-        return [seeds[size * index : size * (index + 1)] for index in range(self._blocks)]
+        size = len(seeds) // self._parts
+        return [seeds[size * index : size * (index + 1)] for index in range(self._parts)]
 
     @property
-    def parts(self) -> list[tuple[slice, Block]]:
+    def parts(self) -> list[tuple[slice, Any]]:
         """The blocks, and which of the N environments are theirs."""
         size = self.count // len(self.blocks)
         return [(slice(size * index, size * (index + 1)), block) for index, block in enumerate(self.blocks)]
@@ -204,7 +235,21 @@ class Environments:
     def reset(self, seed: int) -> None:
         """Begin everywhere anew. Environments have seeds of their own, which no other seed of a run shares but by chance."""
         for block, seeds in zip(self.blocks, self._shared(seeds_of(seed, self.count)), strict=True):
-            block.reset(seeds)
+            block.reset(seeds[: block.layout.seeds] if self.served_by_workers else seeds)
+        if self.served_by_workers:
+            for block in self.blocks:
+                block.begun()
+
+    def ready(self, waiting: list[int]) -> list[int]:
+        """The blocks, of these, to be served next: the first, or of worker processes all that have answered.
+
+        Raises WorkerLost where none answers in time.
+        """
+        if not self.served_by_workers:
+            return waiting[:1]
+        from penstock.control.workers import answered
+
+        return [waiting[at] for at in answered([self.blocks[index] for index in waiting])]
 
     def close(self) -> None:
         """End what the environments hold, their processes among it."""
@@ -212,7 +257,7 @@ class Environments:
             block.close()
 
 
-def ring_of(spec: EnvironmentsSpec) -> int:
+def _ring(spec: EnvironmentsSpec) -> int:
     """Blocks of a ring: two where environments step in threads or processes of their own."""
     return 2 if spec.vectorization in ("envpool", "async") and spec.count >= 4 and spec.count % 2 == 0 else 1
 

@@ -30,7 +30,9 @@ class EpisodeLog:
         return self.note(self.ended(fragment), fragment.steps)
 
     def ended(self, fragment: Fragment) -> list[tuple[float, int]]:
-        """Returns and lengths of the episodes that ended in a fragment, which follows on the one before."""
+        """Returns and lengths of the episodes that ended in a fragment, which follows on the one before, or begins anew."""
+        anew_N = fragment.start_TN[0]
+        self.return_N[anew_N], self.length_N[anew_N] = 0, 0
         reward_TN, acted_TN = fragment.reward_TN.cumsum(0, np.float64), fragment.acted_TN.cumsum(0)
         found, ends = [], fragment.ends
         over_K = ends.terminated_K | ends.truncated_K
@@ -57,10 +59,6 @@ class EpisodeLog:
     def solved(self, level: float) -> bool:
         """Whether the mean return of the latest episodes is so high."""
         return len(self.recent) == RECENT and float(np.mean(self.recent)) >= level
-
-    def begun_anew(self) -> None:
-        """Forget the episodes on their way: their environments are gone."""
-        self.return_N[:], self.length_N[:] = 0, 0
 
     def state(self) -> State:
         return State({}, {"recent": list(self.recent), "episodes": self.episodes, "steps": self.steps})

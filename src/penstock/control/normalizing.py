@@ -51,7 +51,3 @@ class Normalizing:
 
     def load_state(self, state: State) -> None:
         self.carried = {actor: np.asarray(carried) for actor, carried in state.values["carried"].items()}
-
-    def begun_anew(self) -> None:
-        """Forget the episodes on their way."""
-        self.carried.clear()

@@ -13,7 +13,7 @@ from penstock.algos.ppo import PPO
 from penstock.config.learner import LearnerSpec
 from penstock.config.parts import RewardSpec
 from penstock.config.run import require_kind
-from penstock.config.spec import AnySpec, Count, Positive, require, spec
+from penstock.config.spec import AnySpec, Count, Positive, Whole, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.config.strategies import OneDevice
 
@@ -32,6 +32,9 @@ class EnvironmentsSpec:
     ``async``: a process each, which pays where a step takes a millisecond or more. ``envpool``: written in C++ and stepped by
     threads, with the names and options of the EnvPool package; ``parallel``: games of several agents, one after another, which
     ``MODULE:parallel_env`` of PettingZoo makes."""
+    workers: Whole = 0
+    """Processes that step them, each a block, next to the one that decides, which serves whichever have answered in one call of
+    the network; 0: that one steps them itself, which wins where a step of all costs less than a millisecond."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     agents: Mapping[str, str] = field(default_factory=dict)
@@ -41,6 +44,14 @@ class EnvironmentsSpec:
     def __post_init__(self) -> None:
         require(bool(self.id), "environments.id is empty; name an environment, such as CartPole-v1")
         parallel = self.vectorization == "parallel"
+        require(
+            self.workers == 0 or self.vectorization not in ("envpool", "async"),
+            f"environments.workers={self.workers}: {self.vectorization} has threads or processes of its own; set workers=0",
+        )
+        require(
+            self.workers == 0 or self.count % self.workers == 0,
+            f"environments.count={self.count} does not divide among workers={self.workers}",
+        )
         require(parallel or not self.agents, "environments.agents are those of a game; set environments.vectorization=parallel")
 
 
@@ -232,8 +243,9 @@ class Control(Stage):
         parts = f"{self.batch} fragments of " if self.batch > 1 else ""
         network = f"{' × '.join(map(str, self.model.hidden))} {self.model.activation}"
         network += f", LSTM {self.model.memory}" if self.model.memory else ""
+        workers = f", in {self.environments.workers} processes" if self.environments.workers else ""
         return (
-            ("environments", f"{self.environments.count} × {self.environments.id}, {self.environments.vectorization}"),
+            ("environments", f"{self.environments.count} × {self.environments.id}, {self.environments.vectorization}{workers}"),
             ("model", self.model.path or f"{network}, {self.model.critic} critic"),
             ("a training batch", f"{parts}{self.fragment} steps × {self.environments.count} environments = {batch:,} steps"),
             (

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from penstock.control.actor import Actor, Buffers
-from penstock.control.environments import Block, Environments
+from penstock.control.actor import Actor, Buffers, Turn
+from penstock.control.environments import Environments
 from penstock.control.fragments import Ends, Fragment
 from penstock.control.league import Versions
 from penstock.core.seeds import seed_of
@@ -70,7 +70,9 @@ class TeamActor(Actor):
         return super().collect(version, number)
 
     @torch.inference_mode()
-    def _decided(self, buffers: Buffers, step: int, at: slice, block: Block, noise_NW: torch.Tensor) -> Any:
+    def _decided(self, buffers: Buffers, turns: Sequence[Turn], noise_TNW: torch.Tensor) -> list[Any]:
+        ((step, _, block),) = turns
+        noise_NW = noise_TNW[step]
         for game in np.flatnonzero(block.start_N.reshape(self.games, -1).any(1)).tolist():
             self._match(game, step)
         self.live_TN[step] = self.version_N == LIVE
@@ -80,7 +82,7 @@ class TeamActor(Actor):
         for policy, rows in self._deciders():
             out, decision, self.state_NS[rows] = policy.step(observation_NF[rows], self.state_NS[rows], noise_NW[rows])
             buffers.output_TNW[step, rows], buffers.decision_TND[step, rows] = out.numpy(), decision.numpy()
-        return buffers.decision_TND[step]
+        return [buffers.decision_TND[step]]
 
     def _match(self, game: int, step: int) -> None:
         """Choose who decides in a game that begins."""

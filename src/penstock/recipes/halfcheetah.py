@@ -22,11 +22,11 @@ def halfcheetah(seed: int = 0, steps: int = 500, id: str = "HalfCheetah-v4") -> 
     stage = Control(
         name="control",
         environments=EnvironmentsSpec(id=id, count=64, vectorization="envpool"),
-        model=PolicyNetwork(critic="separate", normalize=True, deviation=0.5),
+        model=PolicyNetwork(activation="relu", critic="separate", normalize=True, deviation=0.5),
         algorithm=PPO(discount=0.99, value_clip=0.0, value_coefficient=1.0),
         learner=LearnerSpec(learning_rate=1e-3, clip_norm=0.5, token_budget=65536, optimizer=ADAM),
         scale_rewards=True,
-        epochs=2,
+        epochs=4,
         steps=steps,
         evaluation=Episodes(episodes=16, longest=1000),
     )

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from penstock.control.actor import Actor
-from penstock.control.environments import Environments, ring_of
+from penstock.control.environments import Environments
 from penstock.control.stage import Control
 from penstock.control.worker import ActingWorker
 from penstock.core.spans import Spans
@@ -28,9 +28,7 @@ async def run(bootstrap: Bootstrap) -> None:
     stage: Control = cast(Any, bootstrap.online)
     seed = seed_of(made.seed, stage.name)
     policy = load_policy(bootstrap.stage_start(stage.name), set_up(made.device, bootstrap.threads))
-    environments = Environments(
-        stage.environments, seed_of(seed, "environments"), bootstrap.base, ring=ring_of(stage.environments)
-    )
+    environments = Environments(stage.environments, seed_of(seed, "environments"), bootstrap.base, acting=True)
     worker = ActingWorker(Actor(environments, policy, stage.fragment, seed), seed, name)
     worker.spans = Spans(bootstrap.folder / "spans" / f"{name}.jsonl", name)
     subscriber = channel(made.roles.channel).subscriber(bootstrap.weights, name)

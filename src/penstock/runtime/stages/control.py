@@ -13,7 +13,7 @@ import numpy as np
 from penstock.config.run import Run
 from penstock.config.spec import require
 from penstock.control.actor import Actor
-from penstock.control.environments import Environments, ring_of
+from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
 from penstock.control.learning import Labeller
@@ -67,8 +67,6 @@ class ControlRuntime(StageRuntime):
     async def steps(self, start: int) -> AsyncGenerator[Step, None]:
         if start:
             self.actor.begin_anew(seed_of(self.seed, f"environments from {start}"))
-            self.log.begun_anew()
-            self.normalizing.begun_anew()
         spans = self.context.recorder.role("learner")
         for index in range(start, self.stage.steps):
             if self.watcher.over:
@@ -153,8 +151,8 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
         f"{type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
     )
     seed = seed_of(run.seed, stage.name)
-    acting, ring = stage.environments, ring_of(stage.environments)
-    environments = Environments(acting, seed_of(seed, "environments"), base, squashed=stage.kind == "soft", ring=ring)
+    acting = stage.environments
+    environments = Environments(acting, seed_of(seed, "environments"), base, squashed=stage.kind == "soft", acting=True)
     named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches

@@ -147,7 +147,6 @@ class LeagueRuntime(StageRuntime):
 
     def described(self, fragment: Fragment) -> Metrics:
         """Returns of each team's live policy, and what the environment counts of its games (``facts``)."""
-        self.log.begun_anew()
         ended, ends = self.log.ended(fragment), fragment.ends
         over_K = ends.terminated_K | ends.truncated_K
         team_E, live_E = (
