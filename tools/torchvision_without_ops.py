@@ -14,7 +14,9 @@ from pathlib import Path
 AFTER = "import torchvision.extension  # noqa: F401\n"
 MARK = "# operators are missing: written by Penstock's tools/torchvision_without_ops.py\n"
 SCHEMAS = f"""
-if not torchvision.extension._has_ops():  {MARK}    _schemas = torch.library.Library("torchvision", "FRAGMENT")
+if not torchvision.extension._has_ops():  {MARK}    from torch import library as _operators
+
+    _schemas = _operators.Library("torchvision", "FRAGMENT")
     for _name in ("nms", "qnms"):
         _schemas.define(f"{{_name}}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 """
