@@ -37,8 +37,8 @@ def settings(name: str) -> tuple[int, dict[str, Any]]:
         own = {"n_steps": 512, "batch_size": 64, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.92, "clip_range": 0.1}
         more = {"ent_coef": 0.000401762, "vf_coef": 0.58096, "max_grad_norm": 0.8, "learning_rate": 2.0633e-05}
         return 1, own | more | {"policy_kwargs": network}
-    network = {"log_std_init": -0.693, "net_arch": {"pi": [64, 64], "vf": [64, 64]}}
-    own = {"n_steps": 32, "batch_size": 512, "n_epochs": 2, "gamma": 0.99, "gae_lambda": 0.95, "vf_coef": 0.5}
+    network = {"log_std_init": -0.693, "activation_fn": torch.nn.ReLU, "net_arch": {"pi": [64, 64], "vf": [64, 64]}}
+    own = {"n_steps": 32, "batch_size": 512, "n_epochs": 4, "gamma": 0.99, "gae_lambda": 0.95, "vf_coef": 0.5}
     return 64, own | {"max_grad_norm": 0.5, "learning_rate": 1e-3, "policy_kwargs": network}
 
 

@@ -26,7 +26,7 @@ from penstock.control.environments import Environments
 from penstock.control.preparing import learning
 from penstock.control.replay import Replay, SumTree
 from penstock.control.replay_learning import transitions
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, PolicyNetwork
+from penstock.control.stage import Control, EnvironmentsSpec, Episodes, Interface, PolicyNetwork
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.models.control import Shape, load_policy, new_policy
 from penstock.runtime import launch
@@ -195,7 +195,7 @@ def test_a_squashed_log_prob_is_the_density_of_the_decision() -> None:
 
 
 def test_squashed_decisions_reach_the_bounds_of_the_environment() -> None:
-    made = Environments(EnvironmentsSpec(id="Pendulum-v1", count=2), 0, squashed=True)
+    made = Environments(EnvironmentsSpec(id="Pendulum-v1", count=2), 0, interface=Interface(squashed=True))
     assert made.decisions.actions(np.array([[-1.0], [0.5]], np.float32)).tolist() == [[-2.0], [1.0]]
 
 

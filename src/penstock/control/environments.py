@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.control.stage import EnvironmentsSpec
+from penstock.control.stage import EnvironmentsSpec, Interface
 from penstock.core.errors import SpecError, blame
 from penstock.core.types import BoolArray, FloatArray, IntArray
 from penstock.data.resolve import is_reference, resolve
@@ -51,8 +51,8 @@ class Block:
     observation of the next, and the last one aside; ``DISABLED``, where what ended is reset here. EnvPool's is ``NEXT_STEP``.
     """
 
-    def __init__(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, squashed: bool) -> None:
-        self.name, self.spec, self.base = spec.id, spec, base
+    def __init__(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, interface: Interface) -> None:
+        self.name, self.spec, self.base, self.interface = spec.id, spec, base, interface
         with blame(SpecError, f"environments.id={spec.id}"):
             self.vector = _made(spec, len(seeds), base, seeds)
         self.count = self.vector.num_envs
@@ -60,7 +60,7 @@ class Block:
         if not isinstance(self.mode, AutoresetMode):
             self.vector.close()
             raise SpecError(f'{spec.id}: its metadata lacks "autoreset_mode"; set one of gymnasium.vector.AutoresetMode there')
-        self.decisions = Decisions(spec.id, self.vector.single_action_space, squashed)
+        self.decisions = Decisions(spec.id, self.vector.single_action_space, interface.squashed)
         self.begin(seeds)
 
     def reset(self, seeds: list[int]) -> None:
@@ -76,7 +76,8 @@ class Block:
         given: Any = seeds if several else seeds[0]
         observation, infos = self.vector.reset(seed=None if self.spec.vectorization == "envpool" else given)
         space = self.vector.single_observation_space
-        self.seen = Observations(self.name, space, sum(self.decisions.choices), "action_mask" in infos)
+        agents = len(self.vector.learners) if self.interface.central else 0
+        self.seen = Observations(self.name, space, sum(self.decisions.choices), "action_mask" in infos, agents)
         self.observation_NF = self.seen.rows(observation, self._mask(infos))
         self.start_N = np.ones(self.count, bool)
         self._resetting = np.zeros(self.count, bool)
@@ -166,7 +167,7 @@ class Environments:
         seed: int,
         base: Path | None = None,
         count: int = 0,
-        squashed: bool = False,
+        interface: Interface = Interface(),
         acting: bool = False,
     ) -> None:
         seeds = seeds_of(seed, count or spec.count)
@@ -174,22 +175,22 @@ class Environments:
         self.served_by_workers = acting and spec.workers > 0
         self._parts = spec.workers if self.served_by_workers else _ring(spec) if acting else 1
         if self.served_by_workers:
-            self._work(spec, seeds, base, squashed)
+            self._work(spec, seeds, base, interface)
         else:
             if self._parts > 1 and spec.vectorization == "envpool":  # a thread for each core, of all blocks together
                 threads = max(1, len(os.sched_getaffinity(0)) // self._parts)
                 spec = replace(spec, options={"num_threads": threads, **spec.options})
-            self.blocks = [Block(spec, part, base, squashed) for part in self._shared(seeds)]
+            self.blocks = [Block(spec, part, base, interface) for part in self._shared(seeds)]
         self.count = sum(block.count for block in self.blocks)
         first = self.blocks[0]
         self.name, self.seen, self.decisions = first.name, first.seen, first.decisions
         self.choices, self.continuous = self.decisions.choices, self.decisions.continuous
 
-    def _work(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, squashed: bool) -> None:
+    def _work(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, interface: Interface) -> None:
         """Start the worker processes, all at a time; one environment here says what they look like."""
         from penstock.control.workers import WorkerBlock
 
-        one = Block(spec, seeds[:1], base, squashed)
+        one = Block(spec, seeds[:1], base, interface)
         one.close()
         try:
             for part in self._shared(seeds):
@@ -223,8 +224,9 @@ class Environments:
 
     @property
     def numbers(self) -> int:
-        """Numbers of an observation, without those of a mask."""
-        return int(self.observation_NF.shape[1]) - (self.seen.options if self.seen.masked else 0)
+        """Numbers of an observation, without those of a game's other agents and of a mask."""
+        shown = int(self.observation_NF.shape[1]) - (self.seen.options if self.seen.masked else 0)
+        return shown // (1 + self.seen.agents)
 
     def step(self, decision_ND: NDArray[Any]) -> Stepped:
         """Decide for every environment of the only block, one row each."""

@@ -36,8 +36,10 @@ class Frozen:
     @torch.inference_mode()
     def actions(self, observations: Sequence[Any]) -> Any:
         """One action for each observation."""
-        rows = torch.from_numpy(self.seen.rows(stacked(observations)))
-        _, decision, _ = self.policy.step(rows, self.policy.first_state(len(rows)), None)
+        own_NF, shape = self.seen.rows(stacked(observations)), self.policy.network.shape
+        unseen_NC = np.zeros((len(own_NF), shape.context), own_NF.dtype)  # what its critic alone would read
+        rows_NF = np.concatenate((own_NF[:, : shape.observation], unseen_NC, own_NF[:, shape.observation :]), 1)
+        _, decision, _ = self.policy.step(torch.from_numpy(rows_NF), self.policy.first_state(len(rows_NF)), None)
         return self.decisions.actions(decision.numpy())
 
 

@@ -28,7 +28,8 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
         SpecError: that one, or the algorithm, observes or decides something else.
     """
     seen, network = environments.seen, stage.model
-    wanted = (environments.numbers, environments.choices, environments.continuous, seen.image, seen.masked)
+    context = seen.agents * environments.numbers
+    wanted = (environments.numbers, environments.choices, environments.continuous, seen.image, seen.masked, context)
     one, named = len(environments.choices) == 1, stage.environments.id
     require(one or not isinstance(stage.algorithm, DQN), f"{named}: DQN chooses among options, one at a time; use PPO, or SAC")
     seeing = seen.image and isinstance(stage.algorithm, SAC)
@@ -40,16 +41,16 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
             f"{stage.name}: bytes of an image are divided by 255, and their moments are not kept; set model.normalize=false",
         )
         layers = network.convolutions if seen.image else ()
-        shape = Shape(*wanted[:3], **own, image=seen.image, convolutions=layers, masked=seen.masked)
+        shape = Shape(*wanted[:3], **own, image=seen.image, convolutions=layers, masked=seen.masked, context=context)
         return learning(stage, new_policy(shape, seed, device), seed)
     policy = load_policy(path, device)
     shape = policy.network.shape
     require(shape.kind == stage.kind, f"model.path={network.path}: it was trained by another kind of algorithm; name another")
-    if (shape.observation, shape.choices, shape.continuous, shape.image, shape.masked) != wanted:
+    if (shape.observation, shape.choices, shape.continuous, shape.image, shape.masked, shape.context) != wanted:
         raise SpecError(
             f"model.path={network.path}: that policy was made for {shape.observation} numbers seen, options {shape.choices} and"
-            f" {shape.continuous} continuous numbers decided, image {shape.image}, masked {shape.masked}; {environments.name} "
-            f"has {wanted}; name another"
+            f" {shape.continuous} continuous numbers decided, image {shape.image}, masked {shape.masked}, {shape.context} numbers "
+            f"of a central critic; {environments.name} has {wanted}; name another"
         )
     return learning(stage, policy, seed)
 

@@ -21,14 +21,15 @@ class Observations:
 
     A vector, grid or number is shown as it is, a discrete value as one number an option, a dictionary or tuple as its parts
     in order; an image (bytes with three axes) stays bytes, channels first. With a mask of actions, its numbers come last: from
-    the entry ``action_mask`` of a dictionary, or from the info of that name.
+    the entry ``action_mask`` of a dictionary, or from the info of that name. Before it are those of all agents of a game, where
+    that has so many ``agents``, whose rows follow on one another, and its state is to be shown with each.
 
     Raises:
         SpecError: a space that is not known, by name.
     """
 
-    def __init__(self, name: str, space: Any, options: int, masked: bool) -> None:
-        self.name, self.options = name, options
+    def __init__(self, name: str, space: Any, options: int, masked: bool, agents: int = 0) -> None:
+        self.name, self.options, self.agents = name, options, agents
         self.image: tuple[int, ...] = ()
         self.inside = isinstance(space, spaces.Dict) and "action_mask" in space.spaces
         self.masked = masked or self.inside
@@ -40,6 +41,8 @@ class Observations:
             self.alone = not isinstance(space, spaces.Dict)
         if is_image(space):
             self.image, self.column = pixels(space)
+            if agents:
+                raise SpecError(f"{name}: model.critic=central reads vectors, and its agents see images; set model.critic=separate")
         else:
             self.column = column(name, space, name)
         self.dtype: Any = np.uint8 if self.image else np.float32
@@ -50,7 +53,7 @@ class Observations:
         Raises SpecError where a mask has not one number an option.
         """
         if not self.masked:
-            return self.column(observation)
+            return self._together(self.column(observation))
         if self.inside:
             mask_NW = observation["action_mask"]
             if self.alone:
@@ -59,7 +62,14 @@ class Observations:
         mask_NW = np.ones((len(shown_NF), self.options)) if mask_NW is None else np.asarray(mask_NW)
         if mask_NW.shape != (len(shown_NF), self.options):
             raise SpecError(f"{self.name}: masks of {mask_NW.shape} for {self.options} options in all; {OWN}")
-        return np.concatenate((shown_NF, mask_NW.astype(self.dtype)), 1)
+        return np.concatenate((self._together(shown_NF), mask_NW.astype(self.dtype)), 1)
+
+    def _together(self, shown_NF: NDArray[Any]) -> NDArray[Any]:
+        """Each row with those of all agents of its game after it, where they are to be shown."""
+        if not self.agents:
+            return shown_NF
+        game_GC = shown_NF.reshape(len(shown_NF) // self.agents, -1)
+        return np.concatenate((shown_NF, game_GC.repeat(self.agents, 0)), 1)
 
 
 def is_image(space: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from penstock.algos.entropy import EntropyBonus
 from penstock.algos.objectives import PolicyGradient
@@ -16,6 +16,15 @@ from penstock.config.run import require_kind
 from penstock.config.spec import AnySpec, Count, Positive, Whole, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.config.strategies import OneDevice
+
+
+class Interface(NamedTuple):
+    """How a stage's policy reads and decides, beyond what the environments' spaces say."""
+
+    squashed: bool = False
+    """Continuous decisions are between -1 and 1, for SAC."""
+    central: bool = False
+    """Each row also has what all learning agents of its game see, for a critic that reads it (MAPPO)."""
 
 
 @spec
@@ -67,8 +76,9 @@ class PolicyNetwork:
     """What follows each of them; relu costs a tenth of the time of tanh on a CPU."""
     memory: int = 0
     """Width of an LSTM between layers and heads; 0: none, for states that one observation tells whole."""
-    critic: Literal["shared", "separate"] = "shared"
-    """Whether the value has hidden layers of its own."""
+    critic: Literal["shared", "separate", "central"] = "shared"
+    """Whether the value has hidden layers of its own; those of a ``central`` one read what all learning agents of a game see
+    (MAPPO, Yu et al. 2021, arXiv 2103.01955), which no decision depends on."""
     deviation: Positive = 1.0
     """First standard deviation of continuous decisions; it is learned from there."""
     convolutions: tuple[tuple[int, int, int], ...] = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -86,7 +96,7 @@ class PolicyNetwork:
         require(self.memory >= 0, f"model.memory={self.memory} is negative; 0 is none")
         require(
             not self.memory or self.critic == "shared",
-            "model.memory with critic=separate would need two memories; set model.critic=shared",
+            f"model.memory with critic={self.critic} would need two memories; set model.critic=shared",
         )
 
 
@@ -155,6 +165,10 @@ class Control(Stage):
     def __post_init__(self) -> None:
         self._check_algorithm()
         here, learner, count = self.name, self.learner, self.environments.count
+        require(
+            self.model.critic != "central" or self.environments.vectorization == "parallel",
+            f"{here}: model.critic=central reads what all agents of a game see; set environments.vectorization=parallel",
+        )
         require(self.max_lag >= 0, f"{here}: max_lag={self.max_lag} is negative; 0 is synchronous")
         slots = (self.max_lag + 1) * self.batch
         require(
@@ -193,6 +207,10 @@ class Control(Stage):
         if isinstance(self.algorithm, DQN):
             return "dueling" if self.algorithm.dueling else "q"
         return "soft" if isinstance(self.algorithm, SAC) else "policy"
+
+    @property
+    def interface(self) -> Interface:
+        return Interface(self.kind == "soft", self.model.critic == "central")
 
     def _check_replay(self) -> None:
         """Refuse what has no meaning with a replay buffer."""

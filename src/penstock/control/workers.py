@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from penstock.config.spec import parse, plain
 from penstock.control.environments import Block, Stepped
-from penstock.control.stage import EnvironmentsSpec
+from penstock.control.stage import EnvironmentsSpec, Interface
 from penstock.core.errors import EnvError, PenstockError, SpecError
 
 PATIENCE = 300.0
@@ -93,6 +93,7 @@ class WorkerBlock:
 
     def __init__(self, spec: EnvironmentsSpec, seeds: Sequence[int], base: Path | None, like: Block) -> None:
         self.spec, self.base, self.name = spec, base, spec.id
+        self.interface = like.interface
         self.seen, self.decisions, self.count = like.seen, like.decisions, like.count * len(seeds)
         shown: Any = like.observation_NF
         width = self.decisions.continuous or len(self.decisions.choices)
@@ -120,7 +121,7 @@ class WorkerBlock:
         self.shared["seeds"][:] = seeds
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(PATIENCE)
-        given = {"spec": plain(self.spec), "base": str(self.base or ""), "squashed": self.decisions.squashed}
+        given = {"spec": plain(self.spec), "base": str(self.base or ""), "interface": self.interface}
         given |= {"layout": vars(self.layout), "path": sys.path}
         kept = (theirs.fileno(), self.file.fileno())
         command = [sys.executable, "-m", "penstock.control.workers", *map(str, kept)]
@@ -225,7 +226,7 @@ def serve(connection: socket.socket, descriptor: int) -> None:
         seeds = shared["seeds"].tolist()
         if block is None:
             base = Path(given["base"]) if given["base"] else None
-            block = Block(parse(EnvironmentsSpec, given["spec"]), seeds, base, given["squashed"])
+            block = Block(parse(EnvironmentsSpec, given["spec"]), seeds, base, Interface(*given["interface"]))
             ended, acted = NOTHING, 0
         elif what == RESET:
             block.reset(seeds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,6 +40,8 @@ class Shape:
     """Whether further numbers follow an observation, one an option: 0 where that is forbidden."""
     normalize: bool = False
     deviation: float = 1.0
+    context: int = 0
+    """Numbers after those of an observation that only a critic apart reads: what all agents of a game see."""
     kind: str = "policy"  # or "q", "dueling" (numbers of a decision are values of its options), "soft" (a squashed normal)
 
 
@@ -100,11 +102,12 @@ class ControlNetwork(nn.Module):
         super().__init__()
         self.shape = shape
         self.decisions = decisions_of(shape)
-        self.normal = Moments(shape.observation) if shape.normalize else None
+        self.normal = Moments(shape.observation + shape.context) if shape.normalize else None
         self.rewards = Moments(1)  # of discounted returns, where rewards are scaled
         self.trunk, width = trunk(shape)
         self.cell = nn.LSTMCell(width, shape.memory) if shape.memory else None
-        self.critic = trunk(shape)[0] if shape.critic == "separate" else None
+        whole = replace(shape, observation=shape.observation + shape.context)
+        self.critic = trunk(whole)[0] if shape.critic != "shared" else None
         self.decide = head(shape.memory or width, self.decisions.width, 0.01)
         self.judge = head(shape.memory or width, 1, 1.0)
 
@@ -116,7 +119,7 @@ class ControlNetwork(nn.Module):
         Without ``judged``, for a critic apart from the actor, ``[B, width]``: it costs nothing then.
         """
         observation_BF, mask_BW = self._seen(observation_BF)
-        hidden_BH = self.trunk(observation_BF)
+        hidden_BH = self.trunk(observation_BF[:, : self.shape.observation] if self.shape.context else observation_BF)
         if self.cell is not None:
             assert state_BS is not None
             hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
@@ -139,7 +142,7 @@ class ControlNetwork(nn.Module):
         """Observations as the layers read them, and their masks."""
         mask_BW = None
         if self.shape.masked:
-            observation_BF, mask_BW = observation_BF.tensor_split((self.shape.observation,), 1)
+            observation_BF, mask_BW = observation_BF.tensor_split((self.shape.observation + self.shape.context,), 1)
         return observation_BF if self.normal is None else self.normal(observation_BF), mask_BW
 
     def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:

@@ -88,19 +88,22 @@ def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float 
     return Run(name="letters", seed=seed, stages=(grpo,), **SETTINGS)
 
 
-def acting(seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4) -> Run:
-    """PPO or IMPALA on CartPole, four fragments a batch.
+def acting(seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4, game: bool = False) -> Run:
+    """PPO or IMPALA on CartPole, four fragments a batch; or MAPPO in a game.
 
     Args:
         seed: seed of everything.
         steps: batches.
         vtrace: IMPALA instead of PPO.
         count: environments of an actor.
+        game: a game of three agents instead, with a critic that reads what all see.
     """
+    cartpole = EnvironmentsSpec(id="CartPole-v1", count=count)
+    spread = EnvironmentsSpec(id="mpe2.simple_spread_v3:parallel_env", count=count, vectorization="parallel")
     control = Control(
         name="control",
-        environments=EnvironmentsSpec(id="CartPole-v1", count=count),
-        model=PolicyNetwork(hidden=(16,), normalize=True),
+        environments=spread if game else cartpole,
+        model=PolicyNetwork(hidden=(16,), normalize=True, critic="central" if game else "shared"),
         algorithm=impala() if vtrace else PPO(discount=0.99, value_clip=0.0),
         fragment=8,
         batch=4,

@@ -18,7 +18,10 @@ def lags(run: Path) -> set[float]:
     return {event["values"]["lag/max"] for event in events if "lag/max" in event.get("values", {})}
 
 
-@pytest.mark.parametrize("more", [(), pytest.param(("--vtrace",), marks=pytest.mark.slow)])
+SLOW = [pytest.param((option,), marks=pytest.mark.slow) for option in ("--vtrace", "--game")]
+
+
+@pytest.mark.parametrize("more", [(), *SLOW])
 def test_one_actor_without_lag_gives_the_weights_of_one_process(
     start: Start, undisturbed: Callable[..., Path], more: tuple[str, ...]
 ) -> None:

@@ -28,7 +28,8 @@ async def run(bootstrap: Bootstrap) -> None:
     stage: Control = cast(Any, bootstrap.online)
     seed = seed_of(made.seed, stage.name)
     policy = load_policy(bootstrap.stage_start(stage.name), set_up(made.device, bootstrap.threads))
-    environments = Environments(stage.environments, seed_of(seed, "environments"), bootstrap.base, acting=True)
+    given = stage.environments, seed_of(seed, "environments"), bootstrap.base
+    environments = Environments(*given, interface=stage.interface, acting=True)
     worker = ActingWorker(Actor(environments, policy, stage.fragment, seed), seed, name)
     worker.spans = Spans(bootstrap.folder / "spans" / f"{name}.jsonl", name)
     subscriber = channel(made.roles.channel).subscriber(bootstrap.weights, name)

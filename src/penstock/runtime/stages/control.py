@@ -118,7 +118,7 @@ class ControlRuntime(StageRuntime):
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
             self.held_out = Environments(
-                self.stage.environments, seed, self.base, evaluation.episodes, self.stage.kind == "soft"
+                self.stage.environments, seed, self.base, evaluation.episodes, self.stage.interface
             )
         else:
             self.held_out.reset(seed)
@@ -152,7 +152,7 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     )
     seed = seed_of(run.seed, stage.name)
     acting = stage.environments
-    environments = Environments(acting, seed_of(seed, "environments"), base, squashed=stage.kind == "soft", acting=True)
+    environments = Environments(acting, seed_of(seed, "environments"), base, interface=stage.interface, acting=True)
     named = stage.model.path and Path(models.path(stage.model.path)).expanduser()
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
