@@ -24,11 +24,11 @@ class Buffers:
 
     def __init__(self, steps: int, environments: Environments, policy: ControlPolicy, judged: bool) -> None:
         grid = (steps, environments.count)
-        width, kind = policy.decisions.width, np.float32 if environments.continuous else np.int64
+        width, decisions = policy.decisions.width, environments.decisions
         shown_NF = environments.observation_NF
         self.observation_TNF = np.empty((steps, *shown_NF.shape), shown_NF.dtype)
         self.output_TNW = np.empty((*grid, width + judged), np.float32)
-        self.decision_TND = np.empty((*grid, environments.continuous or len(environments.choices)), kind)
+        self.decision_TND = np.empty((*grid, decisions.size), decisions.dtype)
         self.reward_TN = np.empty(grid, np.float32)
         self.start_TN, self.acted_TN = np.empty(grid, bool), np.ones(grid, bool)
         self.running_N = np.ones(environments.count, bool)

@@ -40,7 +40,7 @@ class Frozen:
         unseen_NC = np.zeros((len(own_NF), shape.context), own_NF.dtype)  # what its critic alone would read
         rows_NF = np.concatenate((own_NF[:, : shape.observation], unseen_NC, own_NF[:, shape.observation :]), 1)
         _, decision, _ = self.policy.step(torch.from_numpy(rows_NF), self.policy.first_state(len(rows_NF)), None)
-        return self.decisions.actions(decision.numpy())
+        return self.decisions.rows(self.decisions.actions(decision.numpy()))
 
 
 class Games(VectorEnv[Any, Any, Any]):
@@ -70,6 +70,7 @@ class Games(VectorEnv[Any, Any, Any]):
                 self.frozen[who] = Frozen(folder, agent, first.observation_space(agent), first.action_space(agent))
         self.single_observation_space = self._alike(first.observation_space, name)
         self.single_action_space = self._alike(first.action_space, name)
+        self.decisions = Decisions(name, self.single_action_space)
         self.num_envs = games * len(self.learners)
         self.shown: list[dict[str, Any]] = [{} for _ in self.games]
 
@@ -97,14 +98,14 @@ class Games(VectorEnv[Any, Any, Any]):
         """One step of every game, but for those that were over, which begin anew."""
         reward, done = np.zeros(self.num_envs, np.float32), np.zeros((2, self.num_envs), bool)
         idle = np.zeros(self.num_envs, bool)
-        chosen = self._others()
+        chosen, each = self._others(), self.decisions.rows(action)
         for index, game in enumerate(self.games):
             first = index * len(self.learners)
             if self.over[index]:
                 self.shown[index], self.over[index] = dict(game.reset()[0]), False
                 continue
             live = list(game.agents)
-            own = {agent: action[first + place] for place, agent in enumerate(self.learners) if agent in live}
+            own = {agent: each[first + place] for place, agent in enumerate(self.learners) if agent in live}
             seen, rewards, terminated, truncated, _ = game.step(own | {a: chosen[index, a] for a in self.others if a in live})
             self.shown[index] |= seen
             self.over[index] = not game.agents

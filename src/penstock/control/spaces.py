@@ -118,32 +118,53 @@ def stacked(observations: Sequence[Any]) -> Any:
 
 
 class Decisions:
-    """``choices``: options of each discrete part of a decision; ``continuous``: numbers of a continuous one, which
-    are given between -1 and 1 where they are ``squashed``.
+    """``choices``: options of each discrete part of a decision; ``continuous``: its numbers, which follow on these and are given
+    between -1 and 1 where they are ``squashed``. A dictionary or tuple of actions is decided on as a whole: first the discrete
+    parts of all its entries, then the numbers of all.
 
     Raises:
-        SpecError: actions that are neither, mixed ones among them; squashed ones that are not continuous and bounded.
+        SpecError: actions that are not known; squashed ones that are not continuous and bounded.
     """
 
     def __init__(self, name: str, space: Any, squashed: bool = False) -> None:
         self.space, self.continuous, self.squashed = space, 0, squashed
         self.choices: tuple[int, ...] = ()
+        self.parts: dict[Any, Decisions] = {}
+        """Of a dictionary or tuple, by key or place."""
         if isinstance(space, spaces.Discrete):
             self.choices = (int(space.n),)
         elif isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
             self.choices = tuple(int(count) for count in space.nvec)
         elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
             self.continuous = int(np.prod(space.shape))
+        elif isinstance(space, spaces.Dict | spaces.Tuple):
+            inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+            self.parts = {key: Decisions(name, part) for key, part in inner}
+            self.choices = tuple(options for part in self.parts.values() for options in part.choices)
+            self.continuous = sum(part.continuous for part in self.parts.values())
         else:
             raise SpecError(
-                f"{name}: actions of {space} are not known to control; it has Discrete, MultiDiscrete and Box of floats"
+                f"{name}: actions of {space} are not known to control; it has Discrete, MultiDiscrete, Box of floats, and Dict "
+                "and Tuple of these"
             )
-        bounded = self.continuous and np.isfinite(space.low).all() and np.isfinite(space.high).all()
+        bounded = isinstance(space, spaces.Box) and np.isfinite(space.low).all() and np.isfinite(space.high).all()
         if squashed and not bounded:
             raise SpecError(f"{name}: actions of {space}; SAC decides in continuous and bounded ones")
 
-    def actions(self, decision_ND: NDArray[Any]) -> NDArray[Any]:
+    @property
+    def size(self) -> int:
+        """Numbers of a decision (D)."""
+        return len(self.choices) + self.continuous
+
+    @property
+    def dtype(self) -> Any:
+        """Of an array of decisions: whole numbers, but where some are continuous."""
+        return np.float32 if self.continuous else np.int64
+
+    def actions(self, decision_ND: NDArray[Any]) -> Any:
         """What the environments take; continuous decisions are cut to their bounds."""
+        if self.parts:
+            return self._entries(decision_ND)
         space = self.space
         if isinstance(space, spaces.Discrete):
             return decision_ND[:, 0] + space.start if space.start else decision_ND[:, 0]
@@ -153,3 +174,20 @@ class Decisions:
             decision_ND = space.low.ravel() + (decision_ND + 1) / 2 * (space.high - space.low).ravel()
         cut_NX: NDArray[Any] = np.clip(decision_ND.reshape(-1, *space.shape), space.low, space.high)
         return cut_NX.astype(space.dtype)
+
+    def _entries(self, decision_ND: NDArray[Any]) -> Any:
+        """The actions of a dictionary or tuple."""
+        first, second, found = 0, len(self.choices), {}
+        for key, part in self.parts.items():
+            discrete = decision_ND[:, first : (first := first + len(part.choices))]
+            numbers = decision_ND[:, second : (second := second + part.continuous)]
+            found[key] = part.actions(np.concatenate((discrete, numbers), 1).astype(part.dtype))
+        return tuple(found.values()) if isinstance(self.space, spaces.Tuple) else found
+
+    def rows(self, action: Any) -> list[Any]:
+        """One action for each environment, of those of several."""
+        if not self.parts:
+            return list(action)
+        inner = {key: part.rows(action[key]) for key, part in self.parts.items()}
+        each = [dict(zip(inner, values, strict=True)) for values in zip(*inner.values(), strict=True)]
+        return [tuple(one.values()) for one in each] if isinstance(self.space, spaces.Tuple) else each

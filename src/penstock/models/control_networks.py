@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.core.errors import ModelError
-from penstock.models.decisions import Categorical, Gaussian, Greedy, Squashed
+from penstock.models.decisions import Categorical, Gaussian, Greedy, Mixed, Squashed
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 FORBIDDEN = -1e9
@@ -26,9 +26,9 @@ class Shape:
     observation: int
     """Numbers of an observation, without its mask."""
     choices: tuple[int, ...] = ()
-    """Options of each discrete part of a decision; empty: decisions are continuous."""
+    """Options of each discrete part of a decision; empty: there are none."""
     continuous: int = 0
-    """Numbers of a continuous decision."""
+    """Numbers of a decision, after its discrete parts."""
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     memory: int = 0
@@ -129,7 +129,8 @@ class ControlNetwork(nn.Module):
         if self.shape.kind == "dueling":
             numbers_BW = value_B1 + numbers_BW - numbers_BW.mean(-1, keepdim=True)
         if mask_BW is not None:
-            numbers_BW = numbers_BW.masked_fill(mask_BW == 0, FORBIDDEN)
+            options_BW, rest_BW = numbers_BW.tensor_split((mask_BW.shape[1],), 1)
+            numbers_BW = torch.cat((options_BW.masked_fill(mask_BW == 0, FORBIDDEN), rest_BW), 1)
         return numbers_BW if value_B1 is None else torch.cat((numbers_BW, value_B1), -1), state_BS
 
     def judgement(self, observation_BF: Tensor) -> Tensor:
@@ -156,8 +157,10 @@ class ControlNetwork(nn.Module):
         return torch.stack(found)
 
 
-def decisions_of(shape: Shape) -> Categorical | Gaussian:
+def decisions_of(shape: Shape) -> Categorical | Gaussian | Mixed:
     if shape.kind == "policy":
+        if shape.choices and shape.continuous:
+            return Mixed(shape.choices, shape.continuous, shape.deviation)
         return Gaussian(shape.continuous, shape.deviation) if shape.continuous else Categorical(shape.choices)
     return Squashed(shape.continuous) if shape.kind == "soft" else Greedy(shape.choices)
 

@@ -1,4 +1,4 @@
-"""Distributions of control decisions: some discrete parts, or a vector of numbers. ``W`` numbers of a network describe one."""
+"""Distributions of control decisions: some discrete parts, a vector of numbers, or both. ``W`` numbers of a network describe one."""
 
 from __future__ import annotations
 
@@ -76,6 +76,39 @@ class Gaussian(nn.Module):
         if "entropy" in needs:
             found["entropy"] = (scale + 0.5 * math.log(2 * math.pi * math.e)).sum().expand(len(numbers_AW))
         return found
+
+
+class Mixed(nn.Module):
+    """Discrete parts and then numbers, independent of each other; a decision is ``[D]`` of numbers, those of parts whole."""
+
+    has_logp = True
+
+    def __init__(self, choices: Sequence[int], numbers: int, deviation: float = 1.0) -> None:
+        super().__init__()
+        self.parts, self.normal = Categorical(choices), Gaussian(numbers, deviation)
+        self.width = self.parts.width + self.normal.width
+
+    def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
+        """Noise of both for a fragment, ``[T, N, W]``."""
+        return torch.cat([one.noise(steps, environments, generator) for one in (self.parts, self.normal)], -1)
+
+    def sampled(self, numbers_NW: Tensor, noise_NW: Tensor | None) -> Tensor:
+        """A sample, or the most likely parts and the mean where there is no noise."""
+        first, second = self._both(numbers_NW)
+        noises = (None, None) if noise_NW is None else self._both(noise_NW)
+        return torch.cat((self.parts.sampled(first, noises[0]).to(second.dtype), self.normal.sampled(second, noises[1])), -1)
+
+    def measured(self, numbers_AW: Tensor, decision_AD: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+        """Log-prob and entropy of each decision, those that are asked for: sums over what is independent."""
+        first, second = self._both(numbers_AW)
+        count = len(self.parts.choices)
+        discrete = self.parts.measured(first, decision_AD[:, :count].long(), needs)
+        continuous = self.normal.measured(second, decision_AD[:, count:], needs)
+        return {name: value + continuous[name] for name, value in discrete.items()}
+
+    def _both(self, numbers_NW: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = numbers_NW.split([self.parts.width, self.normal.width], -1)
+        return first, second
 
 
 class Greedy(Categorical):
