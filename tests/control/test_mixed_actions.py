@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-gymnasium = pytest.importorskip("gymnasium")
+pytest.importorskip("gymnasium")
 
+import gymnasium
 from gymnasium import spaces
 
 from penstock.algos.ppo import PPO
@@ -133,10 +134,9 @@ def test_a_stage_learns_both_and_saves_them(tmp_path: Path) -> None:
 
 def test_agents_of_a_game_get_actions_of_their_space() -> None:
     class Both:
-        possible_agents = ["left", "right"]
-
         def __init__(self) -> None:
-            self.agents, self.own = list(self.possible_agents), Aim(named=True)
+            self.possible_agents, self.own = ["left", "right"], Aim(named=True)
+            self.agents = list(self.possible_agents)
 
         def observation_space(self, agent: str) -> Any:
             return self.own.observation_space

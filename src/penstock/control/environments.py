@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.control.stage import EnvironmentsSpec, Interface
+from penstock.control.stage import PLAIN, EnvironmentsSpec, Interface
 from penstock.core.errors import SpecError, blame
 from penstock.core.types import BoolArray, FloatArray, IntArray
 from penstock.data.resolve import is_reference, resolve
@@ -167,7 +167,7 @@ class Environments:
         seed: int,
         base: Path | None = None,
         count: int = 0,
-        interface: Interface = Interface(),
+        interface: Interface = PLAIN,
         acting: bool = False,
     ) -> None:
         seeds = seeds_of(seed, count or spec.count)

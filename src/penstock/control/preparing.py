@@ -49,8 +49,8 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
     if (shape.observation, shape.choices, shape.continuous, shape.image, shape.masked, shape.context) != wanted:
         raise SpecError(
             f"model.path={network.path}: that policy was made for {shape.observation} numbers seen, options {shape.choices} and"
-            f" {shape.continuous} continuous numbers decided, image {shape.image}, masked {shape.masked}, {shape.context} numbers "
-            f"of a central critic; {environments.name} has {wanted}; name another"
+            f" {shape.continuous} continuous numbers decided, image {shape.image}, masked {shape.masked} and {shape.context} "
+            f"numbers of a central critic; {environments.name} has {wanted}; name another"
         )
     return learning(stage, policy, seed)
 

@@ -42,7 +42,7 @@ class Observations:
         if is_image(space):
             self.image, self.column = pixels(space)
             if agents:
-                raise SpecError(f"{name}: model.critic=central reads vectors, and its agents see images; set model.critic=separate")
+                raise SpecError(f"{name}: model.critic=central reads vectors, its agents see images; set model.critic=separate")
         else:
             self.column = column(name, space, name)
         self.dtype: Any = np.uint8 if self.image else np.float32
@@ -118,9 +118,9 @@ def stacked(observations: Sequence[Any]) -> Any:
 
 
 class Decisions:
-    """``choices``: options of each discrete part of a decision; ``continuous``: its numbers, which follow on these and are given
-    between -1 and 1 where they are ``squashed``. A dictionary or tuple of actions is decided on as a whole: first the discrete
-    parts of all its entries, then the numbers of all.
+    """``choices``: options of each discrete part of a decision; ``continuous``: its numbers, which follow on these and are
+    given between -1 and 1 where they are ``squashed``. A dictionary or tuple of actions is decided on as a whole: first the
+    discrete parts of all its entries, then the numbers of all.
 
     Raises:
         SpecError: actions that are not known; squashed ones that are not continuous and bounded.

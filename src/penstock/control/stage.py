@@ -27,6 +27,9 @@ class Interface(NamedTuple):
     """Each row also has what all learning agents of its game see, for a critic that reads it (MAPPO)."""
 
 
+PLAIN = Interface()
+
+
 @spec
 class EnvironmentsSpec:
     """Copies of one environment that are stepped together."""

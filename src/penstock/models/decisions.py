@@ -1,4 +1,4 @@
-"""Distributions of control decisions: some discrete parts, a vector of numbers, or both. ``W`` numbers of a network describe one."""
+"""Distributions of control decisions: discrete parts, a vector of numbers, or both. ``W`` numbers of a network describe one."""
 
 from __future__ import annotations
 

@@ -117,9 +117,7 @@ class ControlRuntime(StageRuntime):
         assert evaluation is not None
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
-            self.held_out = Environments(
-                self.stage.environments, seed, self.base, evaluation.episodes, self.stage.interface
-            )
+            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes, self.stage.interface)
         else:
             self.held_out.reset(seed)
         return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
