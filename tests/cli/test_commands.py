@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -119,6 +120,21 @@ def test_explain_says_which_processes_there_will_be(penstock: Penstock) -> None:
     assert "weights go to the generators by disk; what the processes say goes to logs/" in shown
     assert "max_lag 1: 16 groups admitted ahead at most, on_stale wait" in shown
     assert "memory: a generator" in shown
+
+
+def test_explain_measures_each_way_of_stepping_environments(penstock: Penstock) -> None:
+    pytest.importorskip("gymnasium")
+    words = ("--control.environments.count", "8", "--control.environments.workers", "1")
+    shown = penstock("explain", "cartpole", "--measure", "0.1", *words).out
+    rates = re.findall(r"environments\.workers=(\d) +([\d,]+) steps/s", shown)
+    assert {ways for ways, _ in rates} >= {"0", "1"}
+    assert [rate for _, rate in rates] == sorted((rate for _, rate in rates), key=lambda one: -int(one.replace(",", "")))
+    best = rates[0][0]
+    assert shown.splitlines()[-1].strip() == (
+        "the stage is set so" if best == "1" else f"set --control.environments.workers {best}"
+    )
+    assert "no stage steps environments" in penstock("explain", f"{RECIPES}:everything", "--measure", "1").out
+    assert penstock("explain", "cartpole", "--measure", "-1").code == 2
 
 
 @pytest.mark.slow

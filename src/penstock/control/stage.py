@@ -104,6 +104,18 @@ class PolicyNetwork:
 
 
 @spec
+class Curiosity:
+    """Random network distillation (Burda et al. 2018, arXiv 1810.12894): a further reward for what was seldom seen, which is
+    the error of a network that learns what a fixed random one says of an observation. One critic judges the sum of both."""
+
+    coefficient: Positive = 0.5
+    """Of the further reward, whose returns have deviation 1, next to the environment's as ``scale_rewards`` leaves it."""
+    width: Count = 64
+    """Of the two networks' hidden layers and of what they say."""
+    learning_rate: Positive = 1e-3
+
+
+@spec
 class Episodes:
     """Evaluation: whole episodes in environments of their own, each decision the most likely one."""
 
@@ -161,6 +173,8 @@ class Control(Stage):
     """Batches that actors, in processes of their own, may run ahead of learning; 0 is synchronous."""
     scale_rewards: bool = False
     """Divide rewards by the running deviation of discounted returns, and cut them to ±10. Reported returns are as they were."""
+    curiosity: Curiosity | None = None
+    """A reward for novelty, for tasks whose own reward chance does not find; reported returns are without it."""
     solved: float | None = None
     """The stage ends once the mean return of the latest 100 episodes is this much; None: after the last step."""
     evaluation: Episodes | None = Episodes()  # type: ignore[assignment]
@@ -218,7 +232,7 @@ class Control(Stage):
     def _check_replay(self) -> None:
         """Refuse what has no meaning with a replay buffer."""
         wrong = {"model.memory": bool(self.model.memory), "scale_rewards": self.scale_rewards}
-        wrong |= {"batch": self.batch != 1, "max_lag": self.max_lag != 0}
+        wrong |= {"batch": self.batch != 1, "max_lag": self.max_lag != 0, "curiosity": self.curiosity is not None}
         wrong |= {"model.critic": self.model.critic != "shared", "model.deviation": self.model.deviation != 1.0}
         for name in (name for name, given in wrong.items() if given):
             require(False, f"{self.name}: {name} has no meaning for {type(self.algorithm).__name__}; leave it out")

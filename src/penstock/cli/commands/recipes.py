@@ -32,11 +32,22 @@ class Explain(Placeable):
     The recipe's parameters and every field of its run are flags too (penstock train RECIPE --help).
     """
 
+    measure: float = 0.0
+    """Seconds for which each way of stepping the environments of a Control stage is tried; 0: nothing runs."""
+
     def run(self) -> None:
         """Print the explanation."""
         from penstock.cli.explanation import explain
 
-        print("\n".join(explain(self.made())))
+        made = self.made()
+        if self.measure < 0:
+            raise SpecError(f"--measure {self.measure:g} is negative; give seconds, such as 2")
+        print("\n".join(explain(made)), flush=True)
+        if self.measure:
+            from penstock.control.measuring import acting_lines
+
+            found = acting_lines(made, Path.cwd(), self.measure)
+            print("\n".join(found) if found else "\n--measure: no stage steps environments (a Control stage does)")
 
 
 @dataclass(kw_only=True)

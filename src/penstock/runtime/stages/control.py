@@ -18,6 +18,7 @@ from penstock.control.episodes import EpisodeLog, played
 from penstock.control.fragments import Fragment
 from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
+from penstock.control.novelty import Novelty
 from penstock.control.preparing import labeller_of, policy_of
 from penstock.control.replay_learning import ReplayLabeller
 from penstock.control.stage import Control
@@ -57,6 +58,11 @@ class ControlRuntime(StageRuntime):
         self.log = EpisodeLog(self.actor.environments.count)
         self.holders = {"learner": self.trainer.learner, "sentinels": self.trainer.watcher, "episodes": self.log}
         self.holders["moments"] = self.normalizing
+        self.novelty = None
+        if self.stage.curiosity is not None:
+            shape, seed = self.actor.policy.network.shape, seed_of(self.seed, "curiosity")
+            given = self.stage.curiosity, shape, self.stage.algorithm.discount, seed, self.actor.policy.device
+            self.novelty = self.holders["novelty"] = Novelty(*given)
         self.holders |= self.labeller.holders
         self.evaluate = self._evaluate if self.stage.evaluation else None
 
@@ -86,9 +92,10 @@ class ControlRuntime(StageRuntime):
         began = time.perf_counter()
         spans = self.context.recorder.role("learner")
         with self.trainer.watch(index, max_lag=self.stage.max_lag) as watch, spans.span("train", step=index):
-            fragment = side_by_side([self.normalizing.scaled(one.fragment, one.actor) for one in collected])
+            fragment = side_by_side([self._rewarded(one) for one in collected])
             found = self._trained(fragment, index, watch)
             self.normalizing.observe(fragment)
+            found |= {} if self.novelty is None else self.novelty.learn(fragment)
             ended = [episode for one in collected for episode in one.episodes]
             # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
             metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, fragment.steps)
@@ -102,6 +109,11 @@ class ControlRuntime(StageRuntime):
         if self.stage.solved is not None and self.log.solved(self.stage.solved):
             self.watcher.over = True
         return Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
+
+    def _rewarded(self, one: Collected) -> Fragment:
+        """A fragment with the rewards that are learned from."""
+        fragment = self.normalizing.scaled(one.fragment, one.actor)
+        return fragment if self.novelty is None else self.novelty.rewarded(fragment, one.actor)
 
     def _trained(self, fragment: Fragment, index: int, watch: Watch) -> Metrics:
         """All optimizer steps on one fragment."""
