@@ -54,7 +54,7 @@ class Block:
     def __init__(self, spec: EnvironmentsSpec, seeds: list[int], base: Path | None, interface: Interface) -> None:
         self.name, self.spec, self.base, self.interface = spec.id, spec, base, interface
         with blame(SpecError, f"environments.id={spec.id}"):
-            self.vector = _made(spec, len(seeds), base, seeds)
+            self.vector = _made(spec, len(seeds), base, seeds, interface.draws)
         self.count = self.vector.num_envs
         self.mode = self.vector.metadata.get("autoreset_mode")
         if not isinstance(self.mode, AutoresetMode):
@@ -67,7 +67,7 @@ class Block:
         """Begin everywhere anew."""
         if self.spec.vectorization == "envpool":  # which takes seeds as it is made, and never again
             self.vector.close()
-            self.vector = _made(self.spec, len(seeds), self.base, seeds)
+            self.vector = _made(self.spec, len(seeds), self.base, seeds, self.interface.draws)
         self.begin(seeds)
 
     def begin(self, seeds: list[int]) -> None:
@@ -143,6 +143,15 @@ class Block:
             if not mask_NW[:, first : first + options].any(1).all():
                 raise SpecError(f"{self.name}: a mask forbids every action, and the episode goes on; end it there")
             first += options
+
+    def picture(self) -> Any:
+        """The first environment, or of a game the first game, as bytes ``[H, W, 3]``; None where it draws none."""
+        vector = self.vector.unwrapped
+        if hasattr(vector, "picture"):
+            return vector.picture(0)
+        with blame(SpecError, f"{self.name}: drawing it for evaluation.film"):
+            shown = vector.games[0].render() if isinstance(vector, Games) else vector.render()
+        return shown if shown is None or isinstance(vector, Games) else shown[0]
 
     def close(self) -> None:
         """End what the environments hold, their processes among it."""
@@ -234,6 +243,10 @@ class Environments:
         block.send(decision_ND)
         return block.receive()
 
+    def picture(self) -> Any:
+        """The first environment as bytes ``[H, W, 3]``; None where it draws none."""
+        return self.blocks[0].picture()
+
     def reset(self, seed: int) -> None:
         """Begin everywhere anew. Environments have seeds of their own, which no other seed of a run shares but by chance."""
         for block, seeds in zip(self.blocks, self._shared(seeds_of(seed, self.count)), strict=True):
@@ -269,20 +282,22 @@ def seeds_of(seed: int, count: int) -> list[int]:
     return [int(word) & 0x7FFFFFFF for word in np.random.SeedSequence(seed).generate_state(count)]
 
 
-def _made(spec: EnvironmentsSpec, count: int, base: Path | None, seeds: list[int]) -> Any:
+def _made(spec: EnvironmentsSpec, count: int, base: Path | None, seeds: list[int], draws: bool) -> Any:
+    function = resolve(spec.id, base) if is_reference(spec.id) and spec.vectorization != "envpool" else None
+    if draws and (function is None or _takes(function, "render_mode")):
+        spec = replace(spec, options={"render_mode": "rgb_array", **spec.options})
     if spec.vectorization == "envpool":
         from penstock.control.pool import pool
 
         return pool(spec.id, seeds, spec.options)
-    if not is_reference(spec.id):
+    if function is None:
         native = gymnasium.spec(spec.id).vector_entry_point is not None and spec.vectorization == "auto"
         mode = "vector_entry_point" if native else spec.vectorization.replace("auto", "sync")
         own: dict[str, Any] = {} if native else {"vector_kwargs": {"autoreset_mode": AutoresetMode.SAME_STEP}}
         return gymnasium.make_vec(spec.id, count, vectorization_mode=mode, **own, **spec.options)
-    function = resolve(spec.id, base)
     if spec.vectorization == "parallel":
         return Games(partial(function, **spec.options), count, spec.agents, base, spec.id)
-    if "num_envs" in inspect.signature(function).parameters:
+    if _takes(function, "num_envs", named=True):
         made = function(num_envs=count, **spec.options)
         if not isinstance(made, VectorEnv):
             raise SpecError(f"it returned {type(made).__name__}; a function of num_envs returns a gymnasium.vector.VectorEnv")
@@ -290,3 +305,9 @@ def _made(spec: EnvironmentsSpec, count: int, base: Path | None, seeds: list[int
     copies: list[Callable[[], Any]] = [partial(function, **spec.options)] * count
     kind: Any = AsyncVectorEnv if spec.vectorization == "async" else SyncVectorEnv
     return kind(copies, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def _takes(function: Callable[..., Any], name: str, named: bool = False) -> bool:
+    """Whether a function has an argument of this name, or (unless it is to be ``named``) takes any."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or (not named and any(one.kind is one.VAR_KEYWORD for one in parameters.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -68,14 +68,19 @@ class EpisodeLog:
         self.episodes, self.steps = int(state.values["episodes"]), int(state.values["steps"])
 
 
-def played(policy: ControlPolicy, environments: Environments, longest: int) -> tuple[FloatArray, IntArray]:
-    """Returns and lengths of one episode in every environment, each decision the most likely; cut after ``longest`` steps."""
+def played(
+    policy: ControlPolicy, environments: Environments, longest: int, shoot: Callable[[], None] = lambda: None
+) -> tuple[FloatArray, IntArray]:
+    """Returns and lengths of one episode in every environment, each decision the most likely; cut after ``longest`` steps.
+    ``shoot`` is called before each step of the first."""
     import torch
 
     count = environments.count
     return_N, length_N, running_N = np.zeros(count, np.float32), np.zeros(count, np.int32), np.ones(count, bool)
     state_NS = policy.first_state(count)
     for _ in range(longest):
+        if running_N[0]:
+            shoot()
         observation_NF = torch.from_numpy(environments.observation_NF).to(policy.device)
         with torch.inference_mode():
             _, decision_ND, state_NS = policy.step(observation_NF, state_NS, None)

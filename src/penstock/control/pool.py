@@ -24,4 +24,8 @@ def pool(name: str, seeds: Sequence[int], options: Mapping[str, Any]) -> Any:
     """
     if name not in envpool.list_all_envs():
         raise SpecError(f"EnvPool has no {name}; its names are those of envpool.list_all_envs()")
+    if "render_mode" in options and "mujoco" in envpool.registration.registry.specs[name][0]:
+        raise SpecError(
+            f"{name}: EnvPool draws MuJoCo by OpenGL and ends the process where there is none; set evaluation.film=0"
+        )
     return envpool.make_gymnasium(name, num_envs=len(seeds), seed=list(seeds), **options)

@@ -25,6 +25,8 @@ class Interface(NamedTuple):
     """Continuous decisions are between -1 and 1, for SAC."""
     central: bool = False
     """Each row also has what all learning agents of its game see, for a critic that reads it (MAPPO)."""
+    draws: bool = False
+    """The environments draw themselves, for a film."""
 
 
 PLAIN = Interface()
@@ -124,11 +126,15 @@ class Episodes:
     episodes: Count = 64
     longest: Count = 10_000
     """Steps after which an episode is over for the evaluation."""
+    film: int = 0
+    """Frames at most of a film of the first environment's episode, which the page and the report show; 0: none. Environments
+    draw it by gymnasium's ``render_mode="rgb_array"``, or by a method ``picture(index)`` of their own."""
 
     rewards: ClassVar[tuple[RewardSpec, ...]] = ()
 
     def __post_init__(self) -> None:
         require(self.every >= 0, f"evaluation.every={self.every} is negative; 0 evaluates before and after")
+        require(self.film >= 0, f"evaluation.film={self.film} is negative; 0 is none")
 
 
 def impala(**fields: Any) -> PPO:
@@ -228,6 +234,11 @@ class Control(Stage):
     @property
     def interface(self) -> Interface:
         return Interface(self.kind == "soft", self.model.critic == "central")
+
+    @property
+    def evaluated(self) -> Interface:
+        """That of the environments of the evaluation."""
+        return self.interface._replace(draws=self.evaluation is not None and self.evaluation.film > 0)
 
     def _check_replay(self) -> None:
         """Refuse what has no meaning with a replay buffer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,9 +168,15 @@ def of_team(fragment: Fragment, live_TN: BoolArray, row_N: BoolArray) -> Fragmen
 
 @torch.inference_mode()
 def played_by(
-    environments: Environments, deciders: Mapping[str, ControlPolicy], team_L: list[str], steps: int, seed: int
+    environments: Environments,
+    deciders: Mapping[str, ControlPolicy],
+    team_L: list[str],
+    steps: int,
+    seed: int,
+    shoot: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """The mean return of each team's agents in one episode of every game, decisions sampled; cut after ``steps`` steps."""
+    """The mean return of each team's agents in one episode of every game, decisions sampled; cut after ``steps`` steps.
+    ``shoot`` is called before each step of the first game."""
     count = environments.count
     team_N = np.array(team_L * (count // len(team_L)))
     environments.reset(seed)
@@ -178,6 +184,8 @@ def played_by(
     state_NS, generator = first.first_state(count), torch.Generator().manual_seed(seed)
     return_N, running_N = np.zeros(count), np.ones(count, bool)
     for _ in range(steps):
+        if running_N[0]:
+            shoot()
         noise_NW = first.decisions.noise(1, count, generator)[0]
         seen_NF = torch.from_numpy(environments.observation_NF)
         parts: list[tuple[Any, Any]] = []

@@ -15,6 +15,7 @@ from penstock.config.spec import require
 from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog, played
+from penstock.control.film import Camera
 from penstock.control.fragments import Fragment
 from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
@@ -129,11 +130,14 @@ class ControlRuntime(StageRuntime):
         assert evaluation is not None
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
-            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes, self.stage.interface)
+            given = self.stage.environments, seed, self.base, evaluation.episodes
+            self.held_out = Environments(*given, interface=self.stage.evaluated)
         else:
             self.held_out.reset(seed)
-        return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest)
-        return {"evaluation/reward": float(np.mean(return_N)), "evaluation/length": float(np.mean(length_N))}, ()
+        camera = Camera(self.held_out, evaluation.film)
+        return_N, length_N = played(self.actor.policy, self.held_out, evaluation.longest, camera.shoot)
+        found = {"evaluation/reward": float(np.mean(return_N)), "evaluation/length": float(np.mean(length_N))}
+        return found, camera.groups(self.context.folder, f"an episode of {length_N[0]} steps", [float(return_N[0])])
 
     @property
     def decode(self) -> Callable[..., str]:

@@ -14,6 +14,7 @@ from penstock.config.run import Run
 from penstock.config.spec import require
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog
+from penstock.control.film import Camera
 from penstock.control.fragments import Fragment
 from penstock.control.league import League, Versions, bound
 from penstock.control.learning import Labeller
@@ -179,16 +180,19 @@ class LeagueRuntime(StageRuntime):
         assert evaluation is not None
         seed = seed_of(self.seed, "evaluation")
         if self.held_out is None:
-            self.held_out = Environments(self.stage.environments, seed, self.base, evaluation.episodes)
+            given = self.stage.environments, seed, self.base, evaluation.episodes
+            self.held_out = Environments(*given, interface=self.stage.evaluated)
         self._keep(0)
         live, first = {name: team.policy for name, team in self.teams.items()}, min(actor.versions.weights)
         games = (self.held_out, actor.team_L, evaluation.longest, seed)
-        for name, value in played_by(games[0], live, *games[1:]).items():
+        camera = Camera(self.held_out, evaluation.film)
+        for name, value in played_by(games[0], live, *games[1:], camera.shoot).items():
             metrics[f"evaluation/{name}"] = value
         for name in self.teams if len(self.teams) > 1 else ():
             against = {other: live[name] if other == name else actor.decider(other, first) for other in live}
             metrics[f"evaluation/{name} against first"] = played_by(games[0], against, *games[1:])[name]
-        return metrics | {"evaluation/reward": next(reversed(metrics.values()))}, ()
+        score, said = next(reversed(metrics.values())), f"a game of {' and '.join(live)} as they are"
+        return metrics | {"evaluation/reward": score}, camera.groups(self.context.folder, said, [])
 
     @property
     def decode(self) -> Any:
