@@ -80,7 +80,7 @@ def test_what_the_generator_shares_with_the_learner_is_replayed_as_it_was(
         pytest.importorskip("peft")
     assert train(server, tmp_path, *words) == 0
     told = penstock("replay", "runs/run")
-    assert told.out.splitlines()[-1] == EQUAL, told.err
+    assert told.out.splitlines()[-1] == EQUAL, told.out + told.err
 
 
 def test_a_run_that_was_stopped_in_order_is_replayed_through_the_stop(

@@ -12,7 +12,7 @@ from penstock.control.stage import Control, EnvironmentsSpec, Episodes, PolicyNe
 ADAM = AdamW(betas=(0.9, 0.999), epsilon=1e-5)
 
 
-def highway(seed: int = 0, steps: int = 300, id: str = "highway-fast-v0", discount: float = 0.8, lam: float = 0.95) -> Run:
+def highway(seed: int = 0, steps: int = 300, id: str = "highway-fast-v0", discount: float = 0.95, lam: float = 0.95) -> Run:
     """Driving among other cars (highway-env's task, by EnvPool), or LunarLander, by PPO from vectors.
 
     Args:
