@@ -25,7 +25,7 @@ def hide_and_seek(seed: int = 0, steps: int = 300, games: int = 128) -> Run:
         minibatches=4,
         epochs=2,
         steps=steps,
-        evaluation=Episodes(episodes=256, longest=40),
+        evaluation=Episodes(episodes=256, longest=40, film=40),
     )
     against = "evaluation/hiders against first"
     return Run(

@@ -22,7 +22,7 @@ def pong(seed: int = 0, steps: int = 600, id: str = "Pong-v5") -> Run:
         minibatches=8,
         epochs=3,
         steps=steps,
-        evaluation=Episodes(episodes=8, longest=3000),
+        evaluation=Episodes(episodes=8, longest=3000, film=200),
     )
     return Run(
         name="pong", seed=seed, device="cpu", stages=(stage,), headline="return {last[episode/return]:.1f} in {seconds:.0f} s"
