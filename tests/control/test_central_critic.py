@@ -106,7 +106,7 @@ def test_a_saved_one_plays_for_other_agents_who_see_only_their_own(tmp_path: Pat
 def test_it_is_refused_where_there_is_no_game() -> None:
     with pytest.raises(SpecError, match="vectorization=parallel"):
         stage(EnvironmentsSpec(id="CartPole-v1"))
-    with pytest.raises(SpecError, match="two memories"):
+    with pytest.raises(SpecError, match="needed twice"):
         PolicyNetwork(critic="central", memory=4)
     with pytest.raises(SpecError, match=r"model\.critic"):
         League(name="league", environments=spec(), model=PolicyNetwork(critic="central"), teams={".*": "all"})

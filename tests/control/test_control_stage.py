@@ -54,7 +54,7 @@ def test_impossible_combinations_are_refused_in_one_line(fields: dict[str, Any],
 
 
 def test_networks_and_evaluations_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SpecError, match="two memories"):
+    with pytest.raises(SpecError, match="needed twice"):
         PolicyNetwork(memory=8, critic="separate")
     with pytest.raises(SpecError, match="widths"):
         PolicyNetwork(hidden=(0,))

@@ -17,7 +17,7 @@ from penstock.core.contracts import Learner
 from penstock.core.errors import SpecError
 from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy
 
-OF_NETWORK = ("hidden", "activation", "memory", "critic", "normalize", "deviation")
+OF_NETWORK = ("hidden", "activation", "memory", "attention", "blocks", "critic", "normalize", "deviation")
 """Fields of the stage's network that its shape has as well."""
 
 

@@ -81,6 +81,10 @@ class PolicyNetwork:
     """What follows each of them; relu costs a tenth of the time of tanh on a CPU."""
     memory: int = 0
     """Width of an LSTM between layers and heads; 0: none, for states that one observation tells whole."""
+    attention: int = 0
+    """Steps of its episode, the one at hand included, that a transformer between layers and heads attends to; 0: none."""
+    blocks: Count = 1
+    """Of the transformer."""
     critic: Literal["shared", "separate", "central"] = "shared"
     """Whether the value has hidden layers of its own; those of a ``central`` one read what all learning agents of a game see
     (MAPPO, Yu et al. 2021, arXiv 2103.01955), which no decision depends on."""
@@ -100,9 +104,23 @@ class PolicyNetwork:
         )
         require(self.memory >= 0, f"model.memory={self.memory} is negative; 0 is none")
         require(
-            not self.memory or self.critic == "shared",
-            f"model.memory with critic={self.critic} would need two memories; set model.critic=shared",
+            self.attention == 0 or self.attention >= 2,
+            f"model.attention={self.attention} remembers nothing; set 0, or 2 or more",
         )
+        require(not (self.memory and self.attention), "model.memory and model.attention are two ways to remember; set one to 0")
+        require(
+            not self.attention or bool(self.hidden and self.hidden[-1] % 4 == 0),
+            f"model.attention has 4 heads, and model.hidden={list(self.hidden)} ends in no multiple of 4; choose another",
+        )
+        require(
+            not self.remembers or self.critic == "shared",
+            f"a memory with critic={self.critic} would be needed twice; set model.critic=shared",
+        )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a memory."""
+        return bool(self.memory or self.attention)
 
 
 @spec
@@ -202,11 +220,11 @@ class Control(Stage):
             self.max_lag == 0 or self.replays or self.algorithm.bounded or self.algorithm.estimator == "vtrace",
             f"{here}: max_lag={self.max_lag} needs a clipped loss or V-trace; set algorithm.clip or max_lag=0",
         )
-        whole = bool(self.model.memory) or (not self.replays and self.algorithm.estimator == "vtrace")
+        whole = self.model.remembers or (not self.replays and self.algorithm.estimator == "vtrace")
         require(
             not whole or count % self.minibatches == 0,
-            f"{here}: {'a memory' if self.model.memory else 'V-trace'} needs whole sequences, and environments.count={count} "
-            f"does not divide into minibatches={self.minibatches}",
+            f"{here}: {'a memory' if self.model.remembers else 'V-trace'} needs whole sequences, and environments.count="
+            f"{count} does not divide into minibatches={self.minibatches}",
         )
         require(
             whole or self.replays or self.minibatches * 2 <= count * self.fragment,
@@ -242,7 +260,8 @@ class Control(Stage):
 
     def _check_replay(self) -> None:
         """Refuse what has no meaning with a replay buffer."""
-        wrong = {"model.memory": bool(self.model.memory), "scale_rewards": self.scale_rewards}
+        wrong = {"model.memory": bool(self.model.memory), "model.attention": self.model.attention > 0}
+        wrong |= {"scale_rewards": self.scale_rewards}
         wrong |= {"batch": self.batch != 1, "max_lag": self.max_lag != 0, "curiosity": self.curiosity is not None}
         wrong |= {"model.critic": self.model.critic != "shared", "model.deviation": self.model.deviation != 1.0}
         for name in (name for name, given in wrong.items() if given):
@@ -289,6 +308,7 @@ class Control(Stage):
         parts = f"{self.batch} fragments of " if self.batch > 1 else ""
         network = f"{' × '.join(map(str, self.model.hidden))} {self.model.activation}"
         network += f", LSTM {self.model.memory}" if self.model.memory else ""
+        network += f", attention to {self.model.attention} steps" if self.model.attention else ""
         workers = f", in {self.environments.workers} processes" if self.environments.workers else ""
         return (
             ("environments", f"{self.environments.count} × {self.environments.id}, {self.environments.vectorization}{workers}"),

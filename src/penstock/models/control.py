@@ -87,7 +87,8 @@ class ControlPolicy(Policy):
 
     def first_state(self, environments: int) -> Tensor:
         """Nothing remembered: ``[N, S]``; S is 0 without memory."""
-        return torch.zeros(environments, 2 * self.network.shape.memory, device=self.device)
+        cell = self.network.cell
+        return torch.zeros(environments, 0 if cell is None else cell.size, device=self.device)
 
     def step(
         self, observation_NF: Tensor, state_NS: Tensor, noise_NW: Tensor | None, judged: bool = True

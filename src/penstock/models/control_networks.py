@@ -1,4 +1,4 @@
-"""Networks of control policies: feed-forward, convolutional, or with an LSTM, with heads for decision and value."""
+"""Networks of control policies: feed-forward, convolutional, or with a memory, with heads for decision and value."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from penstock.core.errors import ModelError
+from penstock.models.control_memory import Recurrence, Window
 from penstock.models.decisions import Categorical, Gaussian, Greedy, Mixed, Squashed
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
@@ -32,6 +33,8 @@ class Shape:
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     memory: int = 0
+    attention: int = 0
+    blocks: int = 1
     critic: str = "shared"
     image: tuple[int, ...] = ()  # channels, height and width, of an observation whose numbers are bytes of pixels
     convolutions: tuple[tuple[int, int, int], ...] = ()
@@ -92,7 +95,7 @@ class Pixels(nn.Module):
 
 
 class ControlNetwork(nn.Module):
-    """Perhaps convolutions, hidden layers, perhaps an LSTM cell, and one linear head for decision and value.
+    """Perhaps convolutions, hidden layers, perhaps a memory, and one linear head for decision and value.
 
     Orthogonal first weights: gain √2 in hidden layers, 0.01 for decisions and 1 for values (Andrychowicz et al. 2021,
     arXiv 2006.05990).
@@ -105,11 +108,12 @@ class ControlNetwork(nn.Module):
         self.normal = Moments(shape.observation + shape.context) if shape.normalize else None
         self.rewards = Moments(1)  # of discounted returns, where rewards are scaled
         self.trunk, width = trunk(shape)
-        self.cell = nn.LSTMCell(width, shape.memory) if shape.memory else None
+        self.cell = memory_of(shape, width)
+        width = width if self.cell is None else self.cell.width
         whole = replace(shape, observation=shape.observation + shape.context)
         self.critic = trunk(whole)[0] if shape.critic != "shared" else None
-        self.decide = head(shape.memory or width, self.decisions.width, 0.01)
-        self.judge = head(shape.memory or width, 1, 1.0)
+        self.decide = head(width, self.decisions.width, 0.01)
+        self.judge = head(width, 1, 1.0)
 
     def forward(
         self, observation_BF: Tensor, state_BS: Tensor | None = None, judged: bool = True
@@ -122,8 +126,11 @@ class ControlNetwork(nn.Module):
         hidden_BH = self.trunk(observation_BF[:, : self.shape.observation] if self.shape.context else observation_BF)
         if self.cell is not None:
             assert state_BS is not None
-            hidden_BH, cell_BH = self.cell(hidden_BH, tuple(state_BS.chunk(2, -1)))
-            state_BS = torch.cat((hidden_BH, cell_BH), -1)
+            hidden_BH, state_BS = self.cell.step(hidden_BH, state_BS)
+        return self._headed(hidden_BH, observation_BF, mask_BW, judged), state_BS
+
+    def _headed(self, hidden_BH: Tensor, observation_BF: Tensor, mask_BW: Tensor | None, judged: bool) -> Tensor:
+        """Numbers of the decision and the value, from what the layers and the memory give."""
         numbers_BW = self.decide(hidden_BH)
         value_B1 = self.judge(hidden_BH if self.critic is None else self.critic(observation_BF)) if judged else None
         if self.shape.kind == "dueling":
@@ -131,7 +138,7 @@ class ControlNetwork(nn.Module):
         if mask_BW is not None:
             options_BW, rest_BW = numbers_BW.tensor_split((mask_BW.shape[1],), 1)
             numbers_BW = torch.cat((options_BW.masked_fill(mask_BW == 0, FORBIDDEN), rest_BW), 1)
-        return numbers_BW if value_B1 is None else torch.cat((numbers_BW, value_B1), -1), state_BS
+        return numbers_BW if value_B1 is None else torch.cat((numbers_BW, value_B1), -1)
 
     def judgement(self, observation_BF: Tensor) -> Tensor:
         """``[B]`` values by a critic apart from the actor."""
@@ -147,14 +154,12 @@ class ControlNetwork(nn.Module):
         return observation_BF if self.normal is None else self.normal(observation_BF), mask_BW
 
     def unrolled(self, observation_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> Tensor:
-        """``[T, N, width + 1]`` of sequences; the state is zero where an episode starts."""
-        found, state = [], state_NS
-        for observation_NF, goes_on_N1 in zip(observation_TNF, ~start_TN[..., None], strict=True):
-            out_NW, after = self(observation_NF, state * goes_on_N1)
-            assert after is not None
-            state = after
-            found.append(out_NW)
-        return torch.stack(found)
+        """``[T, N, width + 1]`` of sequences, by a policy with a memory, which is empty where an episode starts."""
+        assert self.cell is not None
+        grid = observation_TNF.shape[:2]
+        observation_BF, mask_BW = self._seen(observation_TNF.flatten(0, 1))
+        hidden_TNH = self.cell.unrolled(self.trunk(observation_BF).unflatten(0, grid), start_TN, state_NS)
+        return self._headed(hidden_TNH.flatten(0, 1), observation_BF, mask_BW, True).unflatten(0, grid)
 
 
 def decisions_of(shape: Shape) -> Categorical | Gaussian | Mixed:
@@ -163,6 +168,13 @@ def decisions_of(shape: Shape) -> Categorical | Gaussian | Mixed:
             return Mixed(shape.choices, shape.continuous, shape.deviation)
         return Gaussian(shape.continuous, shape.deviation) if shape.continuous else Categorical(shape.choices)
     return Squashed(shape.continuous) if shape.kind == "soft" else Greedy(shape.choices)
+
+
+def memory_of(shape: Shape, width: int) -> Recurrence | Window | None:
+    """What a network remembers with, if anything, after layers of this width."""
+    if shape.attention:
+        return Window(width, shape.attention, shape.blocks)
+    return Recurrence(width, shape.memory) if shape.memory else None
 
 
 def trunk(shape: Shape) -> tuple[nn.Sequential, int]:
