@@ -33,7 +33,7 @@ def weighted_mean(value: Tensor, weight: Tensor, *, denominator: float) -> Tenso
 
 def counted(value: Tensor, weight: Tensor) -> Tensor:
     """``value`` where it counts, 0 elsewhere; cuts the gradient too, which a product with 0 would not do for NaN."""
-    return torch.where(weight != 0, value, torch.zeros_like(value))
+    return torch.where(weight != 0, value, 0.0)
 
 
 def log_ratio(logp: Tensor, old_logp: Tensor, weight: Tensor) -> Tensor:
@@ -87,11 +87,10 @@ def value_metrics(
     value: Tensor, old_value: Tensor, returns: Tensor, *, clip: float | None, denominator: float
 ) -> dict[str, Tensor]:
     """``value/squared_error`` and ``value/clip_fraction`` over packed ``[A]``; ``denominator``: the batch's actions."""
-    one = torch.ones_like(value)
     moved = (value - old_value).abs() > (float("inf") if clip is None else clip)
     return {
-        "value/squared_error": weighted_mean((value - returns).square(), one, denominator=denominator),
-        "value/clip_fraction": weighted_mean(moved.to(value.dtype), one, denominator=denominator),
+        "value/squared_error": (value - returns).square().sum() / denominator,
+        "value/clip_fraction": moved.sum() / denominator,
     }
 
 

@@ -60,6 +60,8 @@ def groups_of(module: nn.Module, masters: Iterable[tuple[nn.Parameter, Tensor]],
     groups: dict[bool, list[Tensor]] = {True: [], False: []}
     for parameter, master in masters:
         groups[parameter.ndim >= 2 and id(parameter) not in embeddings].append(master)
+    if not decay:  # one group is one fused step
+        return [{"params": [*groups[True], *groups[False]], "weight_decay": 0.0}]
     return [{"params": members, "weight_decay": decay if yes else 0.0} for yes, members in groups.items() if members]
 
 
