@@ -183,3 +183,21 @@ class Bright(gymnasium.Env[Any, Any]):
 
 def bright(**options: Any) -> Bright:
     return Bright(**options)
+
+
+class Coin(gymnasium.Env[Any, Any]):
+    """One step: option 0 is worth 0 or 1 by chance, option 1 is worth 0.3."""
+
+    observation_space = Box(0, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(1, np.float32), 0.3 if action else float(self.np_random.integers(2)), True, False, {}
+
+
+def coin() -> Coin:
+    return Coin()

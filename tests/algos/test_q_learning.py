@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.algos.off_policy import DQN, SAC
-from penstock.algos.q_learning import n_step_sums, q_loss, q_target, soft_losses, soft_target
+from penstock.algos.q_learning import n_step_sums, q_loss, q_target, quantile_loss, quantile_target, soft_losses, soft_target
 from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError, TrainingError
 
@@ -61,6 +61,28 @@ def test_the_q_loss_is_half_a_square_up_to_1_and_linear_beyond_by_hand() -> None
     assert loss.item() == pytest.approx((0.125 + 2 * 2.5) / 2)
     assert q.grad is not None
     assert q.grad.tolist() == [0.25, 1.0, 0.0]
+
+
+def test_the_quantile_target_is_of_the_option_with_the_largest_value_by_hand() -> None:
+    """Option 1 is chosen: 1 + 0.5 · (4, 8); the second transition ended its episode."""
+    slow = torch.tensor([[[0.0, 1.0], [4.0, 8.0]]]).expand(2, -1, -1)
+    found = quantile_target(torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0]), torch.tensor([[1.0, 2.0], [1.0, 2.0]]), slow)
+    assert found.tolist() == [[3.0, 5.0], [1.0, 1.0]]
+
+
+def test_the_quantile_loss_by_hand() -> None:
+    """Quantiles 0 (τ = 1/4) and 1 (τ = 3/4) against targets 0.5 and 3.
+
+    u = 0.5, 3 of the first: huber 0.125 and 2.5, each times 1/4; u = -0.5, 2 of the second: 0.125 / 4 and 1.5 times 3/4."""
+    quantile = torch.tensor([[0.0, 1.0], [math.nan, 0.0]], requires_grad=True)
+    target = torch.tensor([[0.5, 3.0], [0.0, 0.0]])
+    loss = quantile_loss(quantile, target, torch.tensor([2.0, 0.0]), denominator=4)
+    loss.backward()
+    first, second = (0.25 * 0.125 + 0.25 * 2.5) / 2, (0.25 * 0.125 + 0.75 * 1.5) / 2
+    assert loss.item() == pytest.approx(2 * (first + second) / 4)
+    assert quantile.grad is not None
+    assert quantile.grad[0].tolist() == pytest.approx([-0.5 * (0.25 * 0.5 + 0.25) / 2, -0.5 * (0.25 * -0.5 + 0.75) / 2])
+    assert quantile.grad[1].tolist() == [0.0, 0.0]
 
 
 def test_the_soft_target_by_hand() -> None:

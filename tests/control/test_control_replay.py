@@ -139,6 +139,8 @@ SMALL: dict[str, Any] = {"batch": 16, "warmup": 64, "capacity": 100}
     [
         (DQN(**SMALL, n_steps=3, priority=0.6), "CartPole-v1"),
         (DQN(**SMALL, double=False, dueling=False), "CartPole-v1"),
+        (DQN(**SMALL, quantiles=5, priority=0.6), "CartPole-v1"),
+        (DQN(**SMALL, quantiles=5, double=False, dueling=False), "CartPole-v1"),
         (SAC(**SMALL), "Pendulum-v1"),
         (SAC(**SMALL, priority=0.5, n_steps=2), "Pendulum-v1"),
     ],
@@ -220,3 +222,18 @@ def test_what_has_no_meaning_with_replay_is_refused(algorithm: Any, fields: dict
 def test_environments_that_an_algorithm_cannot_act_in_are_refused(algorithm: Any, id: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=words):
         launch(a_run(algorithm, id, 1), tmp_path / "run")
+
+
+def test_quantiles_of_a_coin_are_its_two_sides_and_their_mean_decides(tmp_path: Path) -> None:
+    """Option 0 is worth 0 or 1 alike, option 1 always 0.3: the mean of the first is larger."""
+    pytest.importorskip("gymnasium")
+    algorithm = DQN(**SMALL | {"discount": 0.5}, quantiles=4, dueling=False, explore_last=0.5, explore_batches=1)
+    run = a_run(algorithm, f"{examples.__file__}:coin", 400)
+    launch(run, tmp_path / "run")
+    policy = load_policy(tmp_path / "run" / "model")
+    with torch.no_grad():
+        coin, sure = policy.network.quantiles(torch.ones(1, 1))[0].sort(-1).values
+    assert coin[0].item() == pytest.approx(0.0, abs=0.2)
+    assert coin[3].item() == pytest.approx(1.0, abs=0.2)
+    assert sure.tolist() == pytest.approx([0.3] * 4, abs=0.1)
+    assert policy.network(torch.ones(1, 1))[0].argmax().item() == 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from penstock.config.spec import Count, Positive, PositiveShare, Share, require, spec
+from penstock.config.spec import Count, Positive, PositiveShare, Share, Whole, require, spec
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 
@@ -43,13 +43,15 @@ class FromReplay(Algorithm):
 
 @spec
 class DQN(FromReplay):
-    """Deep Q-learning (Mnih et al. 2015) with what Rainbow adds (Hessel et al. 2018, arXiv 1710.02298), but for noise and
-    quantiles: a double target, dueling heads, returns of n steps, prioritised replay."""
+    """Deep Q-learning (Mnih et al. 2015) with what Rainbow adds (Hessel et al. 2018, arXiv 1710.02298), but for noise: a double
+    target, dueling heads, returns of n steps, prioritised replay, and the distribution of returns, by quantiles (QR-DQN)."""
 
     double: bool = True
     """The trained network chooses the action that the target network values (arXiv 1509.06461)."""
     dueling: bool = True
     """The network has a value of the state and advantages of the options (arXiv 1511.06581)."""
+    quantiles: Whole = 0
+    """Quantiles of each option's return that are learned (arXiv 1710.10044); their mean decides. 0: the mean alone."""
     explore_first: Share = 1.0
     explore_last: Share = 0.05
     """Share of decisions at random, at first and in the end."""
@@ -59,10 +61,11 @@ class DQN(FromReplay):
     loss_reads: ClassVar[frozenset[str]] = frozenset({"q"})
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
-        from penstock.algos.q_learning import q_loss
+        from penstock.algos.q_learning import q_loss, quantile_loss
 
-        loss = q_loss(outputs["q"], fields["target"], fields["weight"], denominator=denominator.tokens)
-        mean = outputs["q"].detach().sum() / denominator.tokens
+        loss_of, q = quantile_loss if self.quantiles else q_loss, outputs["q"]
+        loss = loss_of(q, fields["target"], fields["weight"], denominator=denominator.tokens)
+        mean = q.detach().mean() * len(q) / denominator.tokens
         return loss, {"loss": loss.detach(), "q/loss": loss.detach(), "q/mean": mean}
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -50,6 +51,26 @@ def q_loss(q_A: Tensor, target_A: Tensor, weight_A: Tensor, *, denominator: floa
     size_A = gap_A.abs()
     small_A = size_A.clamp(max=1.0)
     return weighted_mean(small_A * (size_A - 0.5 * small_A), weight_A, denominator=denominator)
+
+
+def quantile_target(return_A: Tensor, discount_A: Tensor, next_q_AW: Tensor, next_target_AWK: Tensor) -> Tensor:
+    """``R + discount · Z_target(s', argmax_a Q(s', a))``, ``[A, K]`` equally likely returns (Dabney et al. 2018, arXiv
+    1710.10044, algorithm 1). ``next_q_AW`` chooses: the trained network's for a double target, or the target network's own."""
+    chosen_AWK = next_q_AW.argmax(-1)[:, None, None].expand(-1, 1, next_target_AWK.shape[-1])
+    return return_A[:, None] + discount_A[:, None] * next_target_AWK.gather(1, chosen_AWK)[:, 0]
+
+
+def quantile_loss(quantile_AK: Tensor, target_AK: Tensor, weight_A: Tensor, *, denominator: float) -> Tensor:
+    """``Σ w · Σ_i mean_j |τ_i - [u_ij < 0]| · huber(u_ij)`` with ``u_ij = target_j - quantile_i`` and ``τ_i = (i + ½) / K``
+    (Dabney et al. 2018, arXiv 1710.10044, eq. 10)."""
+    count = quantile_AK.shape[-1]
+    share_K1 = ((torch.arange(count, device=quantile_AK.device) + 0.5) / count)[:, None]
+    gap_AKJ = target_AK.detach()[:, None] - counted(quantile_AK, weight_A[:, None])[..., None]
+    size_AKJ = gap_AKJ.abs()
+    small_AKJ = size_AKJ.clamp(max=1.0)
+    huber_AKJ = small_AKJ * (size_AKJ - 0.5 * small_AKJ)
+    term_A = ((share_K1 - (gap_AKJ.detach() < 0).to(huber_AKJ.dtype)).abs() * huber_AKJ).mean(-1).sum(-1)
+    return weighted_mean(term_A, weight_A, denominator=denominator)
 
 
 def soft_target(return_A: Tensor, discount_A: Tensor, next_q_AQ: Tensor, next_logp_A: Tensor, temperature: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
     require(not seeing, f"{named}: SAC's critics read vectors, not images; use PPO")
     if path is None:
         own = {name: getattr(network, name) for name in OF_NETWORK} | {"kind": stage.kind}
+        own |= {"quantiles": stage.algorithm.quantiles} if isinstance(stage.algorithm, DQN) else {}
         require(
             not (seen.image and network.normalize),
             f"{stage.name}: bytes of an image are divided by 255, and their moments are not kept; set model.normalize=false",
@@ -45,7 +46,8 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
         return learning(stage, new_policy(shape, seed, device), seed)
     policy = load_policy(path, device)
     shape = policy.network.shape
-    require(shape.kind == stage.kind, f"model.path={network.path}: it was trained by another kind of algorithm; name another")
+    alike = shape.kind == stage.kind and shape.quantiles == getattr(stage.algorithm, "quantiles", 0)
+    require(alike, f"model.path={network.path}: it was trained by another kind of algorithm; name another")
     if (shape.observation, shape.choices, shape.continuous, shape.image, shape.masked, shape.context) != wanted:
         raise SpecError(
             f"model.path={network.path}: that policy was made for {shape.observation} numbers seen, options {shape.choices} and"

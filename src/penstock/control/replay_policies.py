@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from penstock.algos.off_policy import DQN, SAC
-from penstock.algos.q_learning import q_target, soft_target
+from penstock.algos.q_learning import q_target, quantile_target, soft_target
 from penstock.core.contracts import Outputs
 from penstock.core.types import FloatArray
 from penstock.models.control import ControlPolicy, StepsBatch
@@ -53,7 +54,14 @@ class ValuesOfOptions(Followed):
         self.follow(network, algorithm.target_rate, algorithm.target_every)
 
     def outputs(self, batch: StepsBatch, needs: frozenset[str]) -> Outputs:
-        return {"q": self.network(batch.observation_TF)[0][:, :-1].gather(-1, batch.decision_AD)[:, 0]}
+        return {"q": self._taken(batch.observation_TF, batch.decision_AD)}
+
+    def _taken(self, observation_AF: Tensor, decision_AD: Tensor) -> Tensor:
+        """The value of each option that was taken, ``[A]``, or its quantiles, ``[A, K]``."""
+        if not self.algorithm.quantiles:
+            return self.network(observation_AF)[0][:, :-1].gather(-1, decision_AD)[:, 0]
+        found_AWK = self.network.quantiles(observation_AF)
+        return found_AWK.gather(1, decision_AD[..., None].expand(-1, -1, found_AWK.shape[-1]))[:, 0]
 
     @torch.no_grad()
     def targets(self, taken: Mapping[str, Any], noise_AD: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -62,11 +70,15 @@ class ValuesOfOptions(Followed):
         self.target.normal = self.network.normal  # moments are not slow
         slow_AW = self.target(found["next"])[0][:, :-1]
         next_AW = self.network(found["next"])[0][:, :-1] if self.algorithm.double else slow_AW
-        target_A = q_target(found["return"], found["discount"], next_AW, slow_AW, double=self.algorithm.double)
+        given = found["return"], found["discount"], next_AW
+        if self.algorithm.quantiles:
+            target = quantile_target(*given, self.target.quantiles(found["next"]))
+        else:
+            target = q_target(*given, slow_AW, double=self.algorithm.double)
         if not self.algorithm.priority:
-            return target_A.cpu().numpy(), target_A.cpu().numpy()
-        q_A = self.network(found["observation"])[0][:, :-1].gather(-1, found["decision"])[:, 0]
-        return target_A.cpu().numpy(), (q_A - target_A).cpu().numpy()
+            return target.cpu().numpy(), np.zeros(len(target), np.float32)
+        gap = self._taken(found["observation"], found["decision"]) - target
+        return target.cpu().numpy(), gap.reshape(len(gap), -1).mean(-1).cpu().numpy()
 
 
 class Critics(nn.Module):

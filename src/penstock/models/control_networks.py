@@ -45,6 +45,8 @@ class Shape:
     deviation: float = 1.0
     context: int = 0
     """Numbers after those of an observation that only a critic apart reads: what all agents of a game see."""
+    quantiles: int = 0
+    """Of each option's return, where numbers of a decision are values of its options."""
     kind: str = "policy"  # or "q", "dueling" (numbers of a decision are values of its options), "soft" (a squashed normal)
 
 
@@ -112,8 +114,9 @@ class ControlNetwork(nn.Module):
         width = width if self.cell is None else self.cell.width
         whole = replace(shape, observation=shape.observation + shape.context)
         self.critic = trunk(whole)[0] if shape.critic != "shared" else None
-        self.decide = head(width, self.decisions.width, 0.01)
-        self.judge = head(width, 1, 1.0)
+        each = shape.quantiles or 1
+        self.decide = head(width, self.decisions.width * each, 0.01)
+        self.judge = head(width, each, 1.0)
 
     def forward(
         self, observation_BF: Tensor, state_BS: Tensor | None = None, judged: bool = True
@@ -131,14 +134,32 @@ class ControlNetwork(nn.Module):
 
     def _headed(self, hidden_BH: Tensor, observation_BF: Tensor, mask_BW: Tensor | None, judged: bool) -> Tensor:
         """Numbers of the decision and the value, from what the layers and the memory give."""
+        if self.shape.quantiles:
+            numbers_BW = self._options(hidden_BH).mean(-1)
+            return self._masked(torch.cat((numbers_BW, numbers_BW.amax(-1, keepdim=True)), -1), mask_BW)
         numbers_BW = self.decide(hidden_BH)
         value_B1 = self.judge(hidden_BH if self.critic is None else self.critic(observation_BF)) if judged else None
         if self.shape.kind == "dueling":
             numbers_BW = value_B1 + numbers_BW - numbers_BW.mean(-1, keepdim=True)
-        if mask_BW is not None:
-            options_BW, rest_BW = numbers_BW.tensor_split((mask_BW.shape[1],), 1)
-            numbers_BW = torch.cat((options_BW.masked_fill(mask_BW == 0, FORBIDDEN), rest_BW), 1)
-        return numbers_BW if value_B1 is None else torch.cat((numbers_BW, value_B1), -1)
+        return self._masked(numbers_BW if value_B1 is None else torch.cat((numbers_BW, value_B1), -1), mask_BW)
+
+    def _masked(self, numbers_BW: Tensor, mask_BW: Tensor | None) -> Tensor:
+        """Numbers of which the first are those of options, those that a mask forbids far below any other."""
+        if mask_BW is None:
+            return numbers_BW
+        options_BW, rest_BW = numbers_BW.tensor_split((mask_BW.shape[1],), 1)
+        return torch.cat((options_BW.masked_fill(mask_BW == 0, FORBIDDEN), rest_BW), 1)
+
+    def _options(self, hidden_BH: Tensor) -> Tensor:
+        """Quantiles of each option's return, ``[B, W, K]``."""
+        found_BWK = self.decide(hidden_BH).unflatten(-1, (-1, self.shape.quantiles))
+        if self.shape.kind == "dueling":
+            found_BWK = self.judge(hidden_BH)[:, None] + found_BWK - found_BWK.mean(1, keepdim=True)
+        return found_BWK
+
+    def quantiles(self, observation_BF: Tensor) -> Tensor:
+        """``[B, W, K]``: quantiles of each option's return, forbidden ones too."""
+        return self._options(self.trunk(self._seen(observation_BF)[0]))
 
     def judgement(self, observation_BF: Tensor) -> Tensor:
         """``[B]`` values by a critic apart from the actor."""
