@@ -111,7 +111,13 @@ def recall() -> Recall:
     return Recall()
 
 
-@pytest.mark.parametrize("algorithm", [PPO(discount=0.9, value_clip=0.0), impala(discount=0.9)], ids=["ppo", "impala"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(PPO(discount=0.9, value_clip=0.0), id="ppo"),
+        pytest.param(impala(discount=0.9), id="impala", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     ("memory", "learns"), [({}, False), ({"memory": 16}, True), ({"attention": 4}, True)], ids=["none", "lstm", "window"]
 )

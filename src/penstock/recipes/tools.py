@@ -50,15 +50,16 @@ def imitated(task: Task, size: int, seed: int) -> list[dict[str, Any]]:
     return [{"messages": row["said"]} for row in questions(task, size, seed)]
 
 
-def tools(seed: int = 0, task: Task = "calculator", imitation: int = 250, steps: int = 60) -> Run:
+def tools(seed: int = 0, task: Task = "calculator", imitation: int = 0, steps: int = 60) -> Run:
     """A calculator or SQL over a small table as a tool: SFT on a careless teacher, then GRPO; minutes on a CPU.
 
     Args:
         seed: seed of weights, data and sampling.
         task: calculator, or sql.
-        imitation: SFT steps.
+        imitation: SFT steps; 0: 250 for the calculator, 120 for sql, after which a policy is not yet too sure to try anything.
         steps: GRPO steps.
     """
+    imitation = imitation or (250 if task == "calculator" else 120)
 
     def data(function: str, **options: Any) -> DataSpec:
         source = f"penstock.recipes.tools:{function}"
