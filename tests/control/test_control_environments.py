@@ -169,3 +169,11 @@ def test_an_environment_may_train_a_network_of_its_own() -> None:
     assert actor.collect(0).reward_TN.shape == (6, 2)
     return_N, _ = played(actor.policy, made, 10)
     assert return_N.shape == (2,)
+
+
+def test_a_robot_of_gymnasium_is_stepped() -> None:
+    """It imports more than mujoco: the extra has to bring that too."""
+    pytest.importorskip("mujoco")
+    made = Environments(EnvironmentsSpec(id="HalfCheetah-v5", count=2), 0)
+    assert (made.numbers, made.continuous) == (17, 6)
+    assert an_actor(made, 4).collect(0).reward_TN.shape == (4, 2)
