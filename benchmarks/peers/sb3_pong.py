@@ -52,10 +52,10 @@ class Pool(VecEnv):
         return [None] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
+        raise AttributeError(f"EnvPool's games are no objects of Python, so {attr_name} cannot be set")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **named: Any) -> list[Any]:
-        raise NotImplementedError
+        raise AttributeError(f"EnvPool's games are no objects of Python, so they have no {method_name}")
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs

@@ -47,10 +47,14 @@ def q_target(return_A: Tensor, discount_A: Tensor, next_q_AW: Tensor, next_targe
 
 def q_loss(q_A: Tensor, target_A: Tensor, weight_A: Tensor, *, denominator: float) -> Tensor:
     """``Σ w · huber(Q(s, a) - target)``: half the square up to 1, linear beyond (Mnih et al. 2015)."""
-    gap_A = counted(q_A - target_A.detach(), weight_A)
-    size_A = gap_A.abs()
-    small_A = size_A.clamp(max=1.0)
-    return weighted_mean(small_A * (size_A - 0.5 * small_A), weight_A, denominator=denominator)
+    return weighted_mean(huber(counted(q_A - target_A.detach(), weight_A)), weight_A, denominator=denominator)
+
+
+def huber(gap: Tensor) -> Tensor:
+    """Half the square up to 1, linear beyond."""
+    size = gap.abs()
+    small = size.clamp(max=1.0)
+    return small * (size - 0.5 * small)
 
 
 def quantile_target(return_A: Tensor, discount_A: Tensor, next_q_AW: Tensor, next_target_AWK: Tensor) -> Tensor:
@@ -66,10 +70,8 @@ def quantile_loss(quantile_AK: Tensor, target_AK: Tensor, weight_A: Tensor, *, d
     count = quantile_AK.shape[-1]
     share_K1 = ((torch.arange(count, device=quantile_AK.device) + 0.5) / count)[:, None]
     gap_AKJ = target_AK.detach()[:, None] - counted(quantile_AK, weight_A[:, None])[..., None]
-    size_AKJ = gap_AKJ.abs()
-    small_AKJ = size_AKJ.clamp(max=1.0)
-    huber_AKJ = small_AKJ * (size_AKJ - 0.5 * small_AKJ)
-    term_A = ((share_K1 - (gap_AKJ.detach() < 0).to(huber_AKJ.dtype)).abs() * huber_AKJ).mean(-1).sum(-1)
+    share_AKJ = (share_K1 - (gap_AKJ.detach() < 0).to(gap_AKJ.dtype)).abs()
+    term_A = (share_AKJ * huber(gap_AKJ)).mean(-1).sum(-1)
     return weighted_mean(term_A, weight_A, denominator=denominator)
 
 

@@ -17,10 +17,9 @@ from penstock.core.seeds import seed_of
 
 def ways(spec: EnvironmentsSpec, cores: int) -> dict[str, EnvironmentsSpec]:
     """By what sets it: as the stage has it, in this process, and in as many worker processes as there are cores."""
-    now = f"environments.workers={spec.workers}"
-    found = {now: spec}
-    if spec.vectorization in ("envpool", "async"):
+    if spec.vectorization in ("envpool", "async"):  # these have threads or processes of their own
         return {f"environments.vectorization={spec.vectorization}": spec}
+    found = {f"environments.workers={spec.workers}": spec}
     for workers in (0, *(count for count in (cores, cores - 1) if count > 0 and spec.count % count == 0)):
         found.setdefault(f"environments.workers={workers}", replace(spec, workers=workers))
     return found

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from penstock.algos.moments import merged_moments, running_returns
+from penstock.config import optimizers
 from penstock.control.fragments import Fragment
 from penstock.control.stage import Curiosity
 from penstock.core.contracts import State
 from penstock.core.types import FloatArray, Metrics
 from penstock.models.control import PIECE
 from penstock.models.control_networks import Moments, Shape, head, trunk
-
-ADAM = ("step", "exp_avg", "exp_avg_sq")
+from penstock.train.optimizer import AdamW
 
 
 class Novelty:
@@ -33,7 +33,8 @@ class Novelty:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.target, self.learned = (_network(own, given.width).to(device) for _ in range(2))
-        self.optimizer = torch.optim.Adam(self.learned.parameters(), given.learning_rate)
+        group = {"params": list(self.learned.parameters()), "weight_decay": 0.0}
+        self.optimizer = AdamW([group], given.learning_rate, optimizers.AdamW(betas=(0.9, 0.999)))
         self.seen = None if shape.image else Moments(shape.observation).to(device)
         self.returns = Moments(1)
         self.carried: dict[str, FloatArray] = {}
@@ -60,9 +61,9 @@ class Novelty:
         losses = []
         for piece_BF in torch.from_numpy(np.ascontiguousarray(shown_AF)).split(PIECE):
             loss = self._error(piece_BF.to(self.device)).mean()
-            self.optimizer.zero_grad()
+            self.learned.zero_grad()
             loss.backward()
-            self.optimizer.step()
+            self.optimizer.step(self.given.learning_rate)
             losses.append(float(loss.detach()))
         return {"novelty/error": float(np.mean(losses))}
 
@@ -82,17 +83,17 @@ class Novelty:
 
     def state(self) -> State:
         arrays = {f"{part}/{name}": tensor for part, one in self._parts() for name, tensor in one.state_dict().items()}
-        for number, held in enumerate(self.optimizer.state.get(tensor, {}) for tensor in self.learned.parameters()):
-            arrays |= {f"adam/{number}/{name}": held[name] for name in ADAM if name in held}
+        for name, parameter in self.learned.named_parameters():
+            arrays |= {f"adam/{name}/{key}": array for key, array in self.optimizer.arrays(parameter).items()}
         return State(arrays, {"carried": {actor: carried_N.tolist() for actor, carried_N in self.carried.items()}})
 
     def load_state(self, state: State) -> None:
         for part, one in self._parts():
             one.load_state_dict({name: torch.as_tensor(state.arrays[f"{part}/{name}"]) for name in one.state_dict()})
-        for number, tensor in enumerate(self.learned.parameters()):
-            if f"adam/{number}/step" in state.arrays:
-                held = {name: torch.as_tensor(state.arrays[f"adam/{number}/{name}"]).clone() for name in ADAM}
-                self.optimizer.state[tensor] = {name: one if name == "step" else one.to(tensor) for name, one in held.items()}
+        for name, parameter in self.learned.named_parameters():
+            kept, place = state.arrays, f"adam/{name}/"
+            held = {key.removeprefix(place): torch.as_tensor(kept[key]) for key in kept if key.startswith(place)}
+            self.optimizer.load_arrays(parameter, held)
         self.carried = {actor: np.asarray(carried) for actor, carried in state.values["carried"].items()}
 
     def _parts(self) -> list[tuple[str, nn.Module]]:

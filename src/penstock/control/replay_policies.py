@@ -68,12 +68,13 @@ class ValuesOfOptions(Followed):
         """What the value of each transition's action should be, and by how much it is wrong."""
         found = self.tensors(taken)
         self.target.normal = self.network.normal  # moments are not slow
-        slow_AW = self.target(found["next"])[0][:, :-1]
-        next_AW = self.network(found["next"])[0][:, :-1] if self.algorithm.double else slow_AW
+        chooses = self.network if self.algorithm.double else self.target
+        next_AW = chooses(found["next"])[0][:, :-1]
         given = found["return"], found["discount"], next_AW
         if self.algorithm.quantiles:
             target = quantile_target(*given, self.target.quantiles(found["next"]))
         else:
+            slow_AW = self.target(found["next"])[0][:, :-1] if self.algorithm.double else next_AW
             target = q_target(*given, slow_AW, double=self.algorithm.double)
         if not self.algorithm.priority:
             return target.cpu().numpy(), np.zeros(len(target), np.float32)
