@@ -15,7 +15,7 @@ import control_examples as examples
 from penstock.algos.ppo import PPO
 from penstock.config.run import Run
 from penstock.control.environments import Environments
-from penstock.control.league import League
+from penstock.control.league import League, Opponents
 from penstock.control.preparing import policy_of
 from penstock.control.spaces import Observations
 from penstock.control.stage import Control, EnvironmentsSpec, Episodes, Interface, PolicyNetwork
@@ -108,5 +108,12 @@ def test_it_is_refused_where_there_is_no_game() -> None:
         stage(EnvironmentsSpec(id="CartPole-v1"))
     with pytest.raises(SpecError, match="needed twice"):
         PolicyNetwork(critic="central", memory=4)
-    with pytest.raises(SpecError, match=r"model\.critic"):
-        League(name="league", environments=spec(), model=PolicyNetwork(critic="central"), teams={".*": "all"})
+    with pytest.raises(SpecError, match="names none; use a parallel"):
+        Environments(EnvironmentsSpec(id=f"{examples.__file__}:counting", count=2), 0, interface=CENTRAL)
+
+
+def test_each_team_of_a_league_has_one_that_reads_all_teams(tmp_path: Path) -> None:
+    league = League(**vars(stage(spec(4))) | {"teams": {"agent_0": "first", ".*": "others"}, "opponents": Opponents(every=1)})
+    launch(Run(name="run", stages=(league,), device="cpu", threads=1), tmp_path / "run")
+    for team in ("first", "others", "first-1"):
+        assert load_policy(tmp_path / "run" / "model" / team).network.shape.context == 4

@@ -29,6 +29,7 @@ from penstock.control.replay_learning import transitions
 from penstock.control.stage import Control, EnvironmentsSpec, Episodes, Interface, PolicyNetwork
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.models.control import Shape, load_policy, new_policy
+from penstock.models.control_networks import Noisy
 from penstock.runtime import launch
 
 
@@ -141,6 +142,7 @@ SMALL: dict[str, Any] = {"batch": 16, "warmup": 64, "capacity": 100}
         (DQN(**SMALL, double=False, dueling=False), "CartPole-v1"),
         (DQN(**SMALL, quantiles=5, priority=0.6), "CartPole-v1"),
         (DQN(**SMALL, quantiles=5, double=False, dueling=False), "CartPole-v1"),
+        (DQN(**SMALL, quantiles=5, n_steps=3, priority=0.6, noisy=0.5, explore_first=0.0, explore_last=0.0), "CartPole-v1"),
         (SAC(**SMALL), "Pendulum-v1"),
         (SAC(**SMALL, priority=0.5, n_steps=2), "Pendulum-v1"),
     ],
@@ -182,6 +184,34 @@ def test_a_target_network_follows_by_its_share_of_the_way() -> None:
     assert torch.equal(policy.target.decide.weight, before)
     policy.stepped(2)
     assert torch.allclose(policy.target.decide.weight, before + 1.0)
+
+
+def test_a_noisy_layer_by_hand() -> None:
+    """Factorised noise: weights 1 and 2 with deviation 3 / √2 each, noise 4 and 9 of the inputs and -1 of the output."""
+    layer = Noisy(torch.nn.Linear(2, 1), 3.0)
+    with torch.no_grad():
+        layer.mean.weight.copy_(torch.tensor([[1.0, 2.0]]))
+        layer.mean.bias.zero_()
+    numbers = torch.tensor([[1.0, 1.0]])
+    assert layer(numbers).item() == 3.0
+    layer.noise_BK = torch.tensor([[4.0, 9.0, -1.0]])
+    assert layer(numbers).item() == pytest.approx(3.0 - 3 / 2**0.5 * (2 + 3 + 1))
+
+
+def test_noisy_layers_decide_by_noise_of_each_row_and_without_it_by_their_means() -> None:
+    policy = learning(
+        a_run(DQN(**SMALL, noisy=0.5), "CartPole-v1", 1).stages[0],
+        new_policy(Shape(4, (2,), hidden=(4,), kind="dueling", noisy=0.5), 0, "cpu"),
+        0,
+    )
+    noise = policy.decisions.noise(1, 3, torch.Generator().manual_seed(0))[0]
+    assert noise.shape == (3, 2 + (4 + 4) + (4 + 2) + (4 + 1))
+    noise[1:, 2:] = 0
+    shown, state = torch.ones(3, 4), policy.first_state(3)
+    still, shaken = policy.step(shown, state, None)[0], policy.step(shown, state, noise)[0]
+    assert torch.equal(still[1:], shaken[1:])
+    assert not torch.equal(still[0], shaken[0])
+    assert torch.equal(still, policy.step(shown, state, None)[0])
 
 
 def test_a_squashed_log_prob_is_the_density_of_the_decision() -> None:

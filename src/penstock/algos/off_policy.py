@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from penstock.config.spec import Count, Positive, PositiveShare, Share, Whole, require, spec
+from penstock.config.spec import Count, NotNegative, Positive, PositiveShare, Share, Whole, require, spec
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import Denominator, LossOutput, Outputs
 
@@ -43,8 +43,8 @@ class FromReplay(Algorithm):
 
 @spec
 class DQN(FromReplay):
-    """Deep Q-learning (Mnih et al. 2015) with what Rainbow adds (Hessel et al. 2018, arXiv 1710.02298), but for noise: a double
-    target, dueling heads, returns of n steps, prioritised replay, and the distribution of returns, by quantiles (QR-DQN)."""
+    """Deep Q-learning (Mnih et al. 2015) with what Rainbow adds (Hessel et al. 2018, arXiv 1710.02298): a double target,
+    dueling heads, returns of n steps, prioritised replay, noisy layers, and quantiles of returns (QR-DQN)."""
 
     double: bool = True
     """The trained network chooses the action that the target network values (arXiv 1509.06461)."""
@@ -52,6 +52,9 @@ class DQN(FromReplay):
     """The network has a value of the state and advantages of the options (arXiv 1511.06581)."""
     quantiles: Whole = 0
     """Quantiles of each option's return that are learned (arXiv 1710.10044); their mean decides. 0: the mean alone."""
+    noisy: NotNegative = 0.0
+    """First deviation of the layers' learned noise (arXiv 1706.10295), 0.5 in Rainbow, which then has no other decisions at
+    random: set explore_first and explore_last to 0. Evaluations are without noise. 0: none."""
     explore_first: Share = 1.0
     explore_last: Share = 0.05
     """Share of decisions at random, at first and in the end."""

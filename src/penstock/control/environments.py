@@ -76,7 +76,12 @@ class Block:
         given: Any = seeds if several else seeds[0]
         observation, infos = self.vector.reset(seed=None if self.spec.vectorization == "envpool" else given)
         space = self.vector.single_observation_space
-        agents = len(self.vector.learners) if self.interface.central else 0
+        agents = len(getattr(self.vector, "learners", ())) if self.interface.central else 0
+        if self.interface.central and not agents:
+            raise SpecError(
+                f"{self.name}: model.critic=central reads what all agents of a game see, and it names none; use a parallel "
+                "game, or a vector environment whose learners are the names of the agents of a game"
+            )
         self.seen = Observations(self.name, space, sum(self.decisions.choices), "action_mask" in infos, agents)
         self.observation_NF = self.seen.rows(observation, self._mask(infos))
         self.start_N = np.ones(self.count, bool)

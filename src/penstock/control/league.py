@@ -56,8 +56,7 @@ class League(Control):
         wrong = {"algorithm": self.replays, "batch": self.batch != 1, "actors": self.actors != 1, "max_lag": self.max_lag != 0}
         wrong |= {"scale_rewards": self.scale_rewards, "solved": self.solved is not None, "model.path": bool(self.model.path)}
         wrong |= {"environments.vectorization": self.environments.vectorization in ("envpool", "async")}
-        wrong |= {"environments.workers": self.environments.workers > 0, "model.critic": self.model.critic == "central"}
-        wrong["curiosity"] = self.curiosity is not None
+        wrong |= {"environments.workers": self.environments.workers > 0, "curiosity": self.curiosity is not None}
         for name in (name for name, given in wrong.items() if given):
             require(False, f"{self.name}: {name} is not there for several teams; leave it out")
 

@@ -19,6 +19,8 @@ from penstock.models.control import ControlPolicy, Shape, load_policy, new_polic
 
 OF_NETWORK = ("hidden", "activation", "memory", "attention", "blocks", "critic", "normalize", "deviation")
 """Fields of the stage's network that its shape has as well."""
+OF_VALUES = ("quantiles", "noisy")
+"""Those of DQN."""
 
 
 def policy_of(stage: Control, environments: Environments, seed: int, device: Any, path: Path | None) -> ControlPolicy:
@@ -36,7 +38,7 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
     require(not seeing, f"{named}: SAC's critics read vectors, not images; use PPO")
     if path is None:
         own = {name: getattr(network, name) for name in OF_NETWORK} | {"kind": stage.kind}
-        own |= {"quantiles": stage.algorithm.quantiles} if isinstance(stage.algorithm, DQN) else {}
+        own |= {name: getattr(stage.algorithm, name) for name in OF_VALUES if isinstance(stage.algorithm, DQN)}
         require(
             not (seen.image and network.normalize),
             f"{stage.name}: bytes of an image are divided by 255, and their moments are not kept; set model.normalize=false",
@@ -46,7 +48,7 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
         return learning(stage, new_policy(shape, seed, device), seed)
     policy = load_policy(path, device)
     shape = policy.network.shape
-    alike = shape.kind == stage.kind and shape.quantiles == getattr(stage.algorithm, "quantiles", 0)
+    alike = shape.kind == stage.kind and all(getattr(shape, name) == getattr(stage.algorithm, name, 0) for name in OF_VALUES)
     require(alike, f"model.path={network.path}: it was trained by another kind of algorithm; name another")
     if (shape.observation, shape.choices, shape.continuous, shape.image, shape.masked, shape.context) != wanted:
         raise SpecError(

@@ -74,12 +74,12 @@ class ReplayLabeller:
         if replay.added < algorithm.warmup:
             return
         correction = algorithm.correction + (1 - algorithm.correction) * version / max(1, self.batches - 1)
-        shape = (2, algorithm.batch, fragment.decision_TND.shape[-1])
+        shape = (2, algorithm.batch, self.policy.noise)
         for update in range(self.updates):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence((self.seed, version, update))))
             at_A, weight_A = replay.sampled(algorithm.batch, generator, correction)
             taken, noise = replay.taken(at_A), generator.standard_normal(shape, np.float32)
-            target_A, error_A = self.policy.targets(taken, noise[0])
+            target_A, error_A = self.policy.targets(taken, noise)
             replay.judge(at_A, error_A)
             columns = {"observation_T": taken["observation"], "decision_T": taken["decision"]}
             columns["start_T"] = np.zeros(len(at_A), bool)

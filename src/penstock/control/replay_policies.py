@@ -24,6 +24,8 @@ class Followed(ControlPolicy):
     """A policy with a module that a slow copy follows."""
 
     target: Any
+    noise: int
+    """Normal numbers that a transition is given for its target, and again for its loss."""
 
     def follow(self, module: nn.Module, rate: float, every: int) -> None:
         """Keep a slow copy of a module of the policy."""
@@ -50,11 +52,12 @@ class ValuesOfOptions(Followed):
 
     def __init__(self, network: ControlNetwork, algorithm: DQN) -> None:
         super().__init__(network)
-        self.algorithm = algorithm
+        self.algorithm, self.noise = algorithm, network.noise
         self.follow(network, algorithm.target_rate, algorithm.target_every)
 
     def outputs(self, batch: StepsBatch, needs: frozenset[str]) -> Outputs:
-        return {"q": self._taken(batch.observation_TF, batch.decision_AD)}
+        with self.network.shaken(uploaded(batch.fields["noise"], self.device)):
+            return {"q": self._taken(batch.observation_TF, batch.decision_AD)}
 
     def _taken(self, observation_AF: Tensor, decision_AD: Tensor) -> Tensor:
         """The value of each option that was taken, ``[A]``, or its quantiles, ``[A, K]``."""
@@ -64,10 +67,15 @@ class ValuesOfOptions(Followed):
         return found_AWK.gather(1, decision_AD[..., None].expand(-1, -1, found_AWK.shape[-1]))[:, 0]
 
     @torch.no_grad()
-    def targets(self, taken: Mapping[str, Any], noise_AD: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What the value of each transition's action should be, and by how much it is wrong."""
-        found = self.tensors(taken)
+    def targets(self, taken: Mapping[str, Any], noise_2AK: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """What the value of each transition's action should be, and by how much it is wrong. The target network's layers have
+        the first noise, those of the trained one the second, as in the loss."""
+        found, (slow_AK, own_AK) = self.tensors(taken), uploaded(noise_2AK, self.device)
         self.target.normal = self.network.normal  # moments are not slow
+        with self.target.shaken(slow_AK), self.network.shaken(own_AK):
+            return self._targets(found)
+
+    def _targets(self, found: Mapping[str, Tensor]) -> tuple[FloatArray, FloatArray]:
         chooses = self.network if self.algorithm.double else self.target
         next_AW = chooses(found["next"])[0][:, :-1]
         given = found["return"], found["discount"], next_AW
@@ -109,7 +117,7 @@ class SoftActor(Followed):
         start = torch.full((), algorithm.temperature, device=device).log()
         self.log_temperature = nn.Parameter(start)
         self.trained.register_parameter("log_temperature", self.log_temperature)
-        self.critics, self.algorithm = critics, algorithm
+        self.critics, self.algorithm, self.noise = critics, algorithm, network.shape.continuous
         self.follow(critics, algorithm.target_rate, algorithm.target_every)
 
     @property
@@ -137,12 +145,12 @@ class SoftActor(Followed):
         }
 
     @torch.no_grad()
-    def targets(self, taken: Mapping[str, Any], noise_AD: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def targets(self, taken: Mapping[str, Any], noise_2AD: FloatArray) -> tuple[FloatArray, FloatArray]:
         """What the critics should say of each transition, and by how much they are wrong together."""
         normal: Any = self.network.normal
         found = self.tensors(taken)
         shown = {name: found[name] if normal is None else normal(found[name]) for name in ("observation", "next")}
-        decision_AD, logp_A = self._acted(found["next"], uploaded(noise_AD, self.device))
+        decision_AD, logp_A = self._acted(found["next"], uploaded(noise_2AD[0], self.device))
         temperature = self.log_temperature.exp()
         target_A = soft_target(found["return"], found["discount"], self.target(shown["next"], decision_AD), logp_A, temperature)
         if not self.algorithm.priority:

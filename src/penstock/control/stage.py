@@ -16,6 +16,7 @@ from penstock.config.run import require_kind
 from penstock.config.spec import AnySpec, Count, Positive, Whole, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.config.strategies import OneDevice
+from penstock.data.resolve import is_reference
 
 
 class Interface(NamedTuple):
@@ -207,7 +208,9 @@ class Control(Stage):
         self._check_algorithm()
         here, learner, count = self.name, self.learner, self.environments.count
         require(
-            self.model.critic != "central" or self.environments.vectorization == "parallel",
+            self.model.critic != "central"
+            or self.environments.vectorization == "parallel"
+            or is_reference(self.environments.id),
             f"{here}: model.critic=central reads what all agents of a game see; set environments.vectorization=parallel",
         )
         require(self.max_lag >= 0, f"{here}: max_lag={self.max_lag} is negative; 0 is synchronous")

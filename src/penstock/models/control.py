@@ -95,10 +95,14 @@ class ControlPolicy(Policy):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One decision for every environment: what the network gave, the decisions ``[N, D]``, and what is remembered.
 
-        ``noise_NW`` comes from ``decisions.noise``; None takes the most likely decision. Without ``judged`` the network
-        gives no value.
+        ``noise_NW`` comes from ``decisions.noise``, with that of noisy layers after it; None takes the most likely decision.
+        Without ``judged`` the network gives no value.
         """
-        out_NW, after = self.network(observation_NF, state_NS if self.remembers else None, judged)
+        layers_NK = None
+        if noise_NW is not None and self.network.noise:
+            noise_NW, layers_NK = noise_NW.tensor_split((self.decisions.width,), -1)
+        with self.network.shaken(layers_NK):
+            out_NW, after = self.network(observation_NF, state_NS if self.remembers else None, judged)
         decision_ND = self.decisions.sampled(out_NW[:, : self.decisions.width], noise_NW)
         return out_NW, decision_ND, state_NS if after is None else after
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -45,6 +47,8 @@ class Shape:
     deviation: float = 1.0
     context: int = 0
     """Numbers after those of an observation that only a critic apart reads: what all agents of a game see."""
+    noisy: float = 0.0
+    """First deviation of what layers multiply with, times the root of their inputs; 0: they have no noise."""
     quantiles: int = 0
     """Of each option's return, where numbers of a decision are values of its options."""
     kind: str = "policy"  # or "q", "dueling" (numbers of a decision are values of its options), "soft" (a squashed normal)
@@ -96,6 +100,27 @@ class Pixels(nn.Module):
         return bytes_BF.unflatten(1, self.image).to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
 
 
+class Noisy(nn.Module):
+    """A linear layer with learned deviations (Fortunato et al. 2018, arXiv 1706.10295) and factorised noise of each row's own:
+    ``noise_BK`` are normal numbers, one for each input and output. Without them the layer is its means."""
+
+    noise_BK: Tensor | None = None
+
+    def __init__(self, mean: nn.Linear, deviation: float) -> None:
+        super().__init__()
+        self.mean, self.sizes = mean, [mean.in_features, mean.out_features]
+        first = deviation / mean.in_features**0.5
+        self.weight = nn.Parameter(torch.full_like(mean.weight, first))
+        self.bias = nn.Parameter(torch.full_like(mean.bias, first))
+
+    def forward(self, numbers_BI: Tensor) -> Tensor:
+        mean_BO: Tensor = self.mean(numbers_BI)
+        if self.noise_BK is None:
+            return mean_BO
+        before_BI, after_BO = (self.noise_BK.sign() * self.noise_BK.abs().sqrt()).split(self.sizes, -1)
+        return mean_BO + after_BO * nn.functional.linear(before_BI * numbers_BI, self.weight, self.bias)
+
+
 class ControlNetwork(nn.Module):
     """Perhaps convolutions, hidden layers, perhaps a memory, and one linear head for decision and value.
 
@@ -117,6 +142,31 @@ class ControlNetwork(nn.Module):
         each = shape.quantiles or 1
         self.decide = head(width, self.decisions.width * each, 0.01)
         self.judge = head(width, each, 1.0)
+        self.noisy = self._noisy() if shape.noisy else []
+        self.noise = sum(sum(layer.sizes) for layer in self.noisy)
+        """Numbers of noise that a row may be given."""
+        if isinstance(self.decisions, Greedy):
+            self.decisions.more = self.noise
+
+    def _noisy(self) -> list[Noisy]:
+        """All linear layers, which have noise from now on."""
+        for parent in (self.trunk, self):
+            for name, layer in list(parent.named_children()):
+                if isinstance(layer, nn.Linear):
+                    setattr(parent, name, Noisy(layer, self.shape.noisy))
+        return [layer for layer in self.modules() if isinstance(layer, Noisy)]
+
+    @contextmanager
+    def shaken(self, noise_BK: Tensor | None) -> Iterator[None]:
+        """Within it rows have this noise, ``[B, noise]`` of normal numbers; None: none."""
+        pieces = [None] * len(self.noisy) if noise_BK is None else noise_BK.split([sum(one.sizes) for one in self.noisy], -1)
+        for layer, piece in zip(self.noisy, pieces, strict=True):
+            layer.noise_BK = piece
+        try:
+            yield
+        finally:
+            for layer in self.noisy:
+                layer.noise_BK = None
 
     def forward(
         self, observation_BF: Tensor, state_BS: Tensor | None = None, judged: bool = True

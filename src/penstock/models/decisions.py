@@ -116,12 +116,17 @@ class Greedy(Categorical):
 
     explore: float = 0.0
     """Share of decisions at random."""
+    more: int = 0
+    """Numbers of noise for the layers of the network."""
     has_logp = False
 
     def noise(self, steps: int, environments: int, generator: torch.Generator) -> Tensor:
-        """Noise ``[T, N, W]``: far above any value where a decision is random, and else 0."""
+        """Noise ``[T, N, W + more]``: far above any value where a decision is random, and else 0; then normal numbers."""
         random = torch.rand(steps, environments, 1, generator=generator) < self.explore
-        return torch.rand(steps, environments, self.width, generator=generator) * 1e6 * random
+        noise_TNW = torch.rand(steps, environments, self.width, generator=generator) * 1e6 * random
+        if not self.more:
+            return noise_TNW
+        return torch.cat((noise_TNW, torch.randn(steps, environments, self.more, generator=generator)), -1)
 
 
 class Squashed(Gaussian):

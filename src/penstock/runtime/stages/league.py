@@ -218,7 +218,7 @@ def prepare(stage: League, run: Run, models: Models, base: Path, context: StageC
     require(context.bootstrap is None, "a League acts and learns in one process; set runtime=local")
     require(str(models.device) == "cpu", f"device={models.device}: a League acts on the processor; set device=cpu")
     seed = seed_of(run.seed, stage.name)
-    environments = Environments(stage.environments, seed_of(seed, "environments"), base)
+    environments = Environments(stage.environments, seed_of(seed, "environments"), base, interface=stage.interface)
     agents: Any = getattr(environments.blocks[0].vector, "learners", None)
     require(
         agents is not None,
