@@ -101,7 +101,7 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
-TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 73_900, 130, 43
+TOTAL_LINES, MEDIAN_LINES, RUNTIME_IFS = 73_965, 130, 43
 """Lines in all, of the middle file, and ``if`` statements in 1,000 lines of ``runtime/``; the rebuild ended at 45,600
 lines (docs/decisions/0033), the design allows 55,000 in all (decisions 69 and 70: what is beyond)."""
 FOLDER_LINES = {

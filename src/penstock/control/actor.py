@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from penstock.core.errors import EnvError
 from penstock.core.seeds import seed_of
 from penstock.core.types import BoolArray, FloatArray, Version
 from penstock.models.control import ControlPolicy
+from penstock.models.decisions import Greedy
 
 
 class Buffers:
@@ -74,8 +75,15 @@ class Actor:
     What it draws follows from the seed and the fragment's number alone, so that no two fragments of a run draw the same.
     """
 
-    def __init__(self, environments: Environments, policy: ControlPolicy, steps: int, seed: int) -> None:
-        self.environments, self.policy, self.steps, self.seed = environments, policy, steps, seed
+    def __init__(
+        self,
+        environments: Environments,
+        policy: ControlPolicy,
+        steps: int,
+        seed: int,
+        explored: Callable[[Version], float] = lambda version: 0.0,
+    ) -> None:
+        self.environments, self.policy, self.steps, self.seed, self.explored = environments, policy, steps, seed, explored
         self.state_NS = policy.first_state(environments.count)
         self.judged = policy.network.critic is None
         """Whether values come with the decisions; a critic apart judges a whole fragment at once."""
@@ -91,6 +99,8 @@ class Actor:
             EnvError: workers were lost ATTEMPTS times in one fragment.
         """
         number = version if number is None else number
+        if isinstance(self.policy.decisions, Greedy):
+            self.policy.decisions.explore = self.explored(version)
         for attempt in range(ATTEMPTS):
             try:
                 return self._collected(version, number)

@@ -49,9 +49,6 @@ class Labeller:
     holders: ClassVar[Mapping[str, Holder]] = {}
     metrics: ClassVar[Metrics] = {}
 
-    def before(self, version: int) -> None:
-        """There is nothing to set before a fragment."""
-
     def minibatches(self, fragment: Fragment, version: int) -> Iterator[list[Unit]]:
         """Steps in any order where each stands for itself; else whole sequences of some environments.
 

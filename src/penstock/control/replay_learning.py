@@ -56,17 +56,6 @@ class ReplayLabeller:
     """Fragments of the whole stage."""
     seed: int
 
-    def before(self, version: int) -> None:
-        """Set how much the policy explores in a fragment."""
-        if isinstance(self.algorithm, DQN):
-            first, last, share = (
-                self.algorithm.explore_first,
-                self.algorithm.explore_last,
-                version / self.algorithm.explore_batches,
-            )
-            decisions: Any = self.policy.decisions
-            decisions.explore = first + (last - first) * min(1.0, share)
-
     def minibatches(self, fragment: Fragment, version: int) -> Iterator[list[Unit]]:
         """None before there are ``warmup`` transitions. What is sampled is a function of seed, version and step."""
         algorithm, replay = self.algorithm, self.replay

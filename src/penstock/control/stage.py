@@ -16,6 +16,7 @@ from penstock.config.run import require_kind
 from penstock.config.spec import AnySpec, Count, Positive, Whole, require, spec
 from penstock.config.stage import OTHER, Stage
 from penstock.config.strategies import OneDevice
+from penstock.core.types import Version
 from penstock.data.resolve import is_reference
 
 
@@ -245,6 +246,10 @@ class Control(Stage):
         """Whether it learns from a replay buffer."""
         return isinstance(self.algorithm, FromReplay)
 
+    def explored(self, version: Version) -> float:
+        """Share of decisions at random, by weights of this version."""
+        return self.algorithm.explored(version) if isinstance(self.algorithm, DQN) else 0.0
+
     @property
     def kind(self) -> str:
         """What the network's numbers are: see ``Shape.kind``."""
@@ -264,17 +269,14 @@ class Control(Stage):
     def _check_replay(self) -> None:
         """Refuse what has no meaning with a replay buffer."""
         wrong = {"model.memory": bool(self.model.memory), "model.attention": self.model.attention > 0}
-        wrong |= {"scale_rewards": self.scale_rewards}
-        wrong |= {"batch": self.batch != 1, "max_lag": self.max_lag != 0, "curiosity": self.curiosity is not None}
+        wrong |= {"scale_rewards": self.scale_rewards, "curiosity": self.curiosity is not None}
         wrong |= {"model.critic": self.model.critic != "shared", "model.deviation": self.model.deviation != 1.0}
         for name in (name for name, given in wrong.items() if given):
             require(False, f"{self.name}: {name} has no meaning for {type(self.algorithm).__name__}; leave it out")
         steps = self.algorithm.n_steps
         require(steps <= self.fragment, f"{self.name}: n_steps={steps} does not fit in fragment={self.fragment}; raise that")
-        batch = self.environments.count * self.fragment
-        require(
-            batch <= self.algorithm.capacity, f"{self.name}: capacity={self.algorithm.capacity} is below a fragment's {batch}"
-        )
+        batch, most = self.environments.count * self.fragment * self.batch, self.algorithm.capacity
+        require(batch <= most, f"{self.name}: capacity={most} is below a training batch's {batch} steps; raise it")
 
     def _check_algorithm(self) -> None:
         """Refuse algorithms, and parts of them, that have no meaning for environment steps."""

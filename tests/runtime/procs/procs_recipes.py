@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos import GRPO, PPO, BradleyTerry, KLPenalty
+from penstock.algos.off_policy import DQN
 from penstock.config.keeping import CheckpointSpec, RolesSpec
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.control.stage import Control, EnvironmentsSpec, PolicyNetwork, impala
@@ -88,8 +89,10 @@ def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float 
     return Run(name="letters", seed=seed, stages=(grpo,), **SETTINGS)
 
 
-def acting(seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4, game: bool = False) -> Run:
-    """PPO or IMPALA on CartPole, four fragments a batch; or MAPPO in a game.
+def acting(
+    seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4, game: bool = False, replay: bool = False
+) -> Run:
+    """PPO, IMPALA or DQN on CartPole, four fragments a batch; or MAPPO in a game.
 
     Args:
         seed: seed of everything.
@@ -97,20 +100,22 @@ def acting(seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4,
         vtrace: IMPALA instead of PPO.
         count: environments of an actor.
         game: a game of three agents instead, with a critic that reads what all see.
+        replay: DQN with noisy layers instead of PPO.
     """
     cartpole = EnvironmentsSpec(id="CartPole-v1", count=count)
     spread = EnvironmentsSpec(id="mpe2.simple_spread_v3:parallel_env", count=count, vectorization="parallel")
+    dqn = DQN(batch=32, warmup=128, capacity=1000, n_steps=3, priority=0.6, noisy=0.5, explore_batches=8)
     control = Control(
         name="control",
         environments=spread if game else cartpole,
         model=PolicyNetwork(hidden=(16,), normalize=True, critic="central" if game else "shared"),
-        algorithm=impala() if vtrace else PPO(discount=0.99, value_clip=0.0),
+        algorithm=dqn if replay else impala() if vtrace else PPO(discount=0.99, value_clip=0.0),
         fragment=8,
         batch=4,
         minibatches=2,
         epochs=1,
         steps=steps,
-        scale_rewards=not vtrace,
+        scale_rewards=not (vtrace or replay),
         evaluation=None,
     )
     return Run(name="acting", seed=seed, stages=(control,), **SETTINGS)

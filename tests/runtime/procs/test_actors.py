@@ -19,9 +19,10 @@ def lags(run: Path) -> set[float]:
 
 
 SLOW = [pytest.param((option,), marks=pytest.mark.slow) for option in ("--vtrace", "--game")]
+FAST = ((), ("--replay",))
 
 
-@pytest.mark.parametrize("more", [(), *SLOW])
+@pytest.mark.parametrize("more", [*FAST, *SLOW])
 def test_one_actor_without_lag_gives_the_weights_of_one_process(
     start: Start, undisturbed: Callable[..., Path], more: tuple[str, ...]
 ) -> None:

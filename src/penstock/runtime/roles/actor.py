@@ -30,7 +30,7 @@ async def run(bootstrap: Bootstrap) -> None:
     policy = load_policy(bootstrap.stage_start(stage.name), set_up(made.device, bootstrap.threads))
     given = stage.environments, seed_of(seed, "environments"), bootstrap.base
     environments = Environments(*given, interface=stage.interface, acting=True)
-    worker = ActingWorker(Actor(environments, policy, stage.fragment, seed), seed, name)
+    worker = ActingWorker(Actor(environments, policy, stage.fragment, seed, stage.explored), seed, name)
     worker.spans = Spans(bootstrap.folder / "spans" / f"{name}.jsonl", name)
     subscriber = channel(made.roles.channel).subscriber(bootstrap.weights, name)
     loaded, drained = VersionBarrier(worker), DrainBarrier()

@@ -79,7 +79,6 @@ class ControlRuntime(StageRuntime):
             if self.watcher.over:
                 return
             began = time.perf_counter()
-            self.labeller.before(index)
             with spans.span("generate", step=index):
                 collected = [self._collected(index, index * self.stage.batch + part) for part in range(self.stage.batch)]
             yield self.learned(index, collected, time.perf_counter() - began)
@@ -160,10 +159,6 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
         elsewhere or stage.max_lag == 0,
         f"max_lag={stage.max_lag} needs actors in processes of their own; set runtime=procs or ray, or max_lag=0",
     )
-    require(
-        not (elsewhere and stage.replays),
-        f"{type(stage.algorithm).__name__} acts and learns in one process; set runtime=local",
-    )
     seed = seed_of(run.seed, stage.name)
     acting = stage.environments
     environments = Environments(acting, seed_of(seed, "environments"), base, interface=stage.interface, acting=True)
@@ -174,7 +169,7 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
     labeller = labeller_of(stage, policy, learner, seed_of(seed, "minibatches"))
     normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
-    actor = Actor(environments, policy, stage.fragment, seed)
+    actor = Actor(environments, policy, stage.fragment, seed, stage.explored)
     parts = (stage, seed, base, context, actor, labeller, trainer, normalizing)
     if elsewhere:
         from penstock.runtime.stages.remote_control import RemoteControl
