@@ -122,22 +122,24 @@ CHASED: list[tuple[str, int]] = []
 
 
 class Chase:
-    """A parallel game of two agents over LONG steps: shows [step, agent], rewards 1; agent 1 may be done ``early``."""
+    """A parallel game of two agents over LONG steps: shows [step, agent], rewards 1; agent 1 may be done ``early``, and see
+    ``longer`` vectors, which end in 7."""
 
     possible_agents = ("agent_0", "agent_1")
 
-    def __init__(self, early: int = LONG, differs: bool = False) -> None:
-        self.early, self.differs = early, differs
+    def __init__(self, early: int = LONG, differs: bool = False, longer: int = 0) -> None:
+        self.early, self.differs, self.longer = early, differs, longer
         self.spaces = {agent: Discrete(2 + differs * number) for number, agent in enumerate(self.possible_agents)}
 
     def observation_space(self, agent: str) -> Any:
-        return Box(-np.inf, np.inf, (2,), np.float32)
+        return Box(-np.inf, np.inf, (2 + self.longer * int(agent[-1]),), np.float32)
 
     def action_space(self, agent: str) -> Any:
         return self.spaces[agent]
 
     def shown(self) -> Any:
-        return {agent: np.array([self.steps, int(agent[-1])], np.float32) for agent in self.agents}
+        numbers = {agent: int(agent[-1]) for agent in self.agents}
+        return {agent: np.array([self.steps, at] + self.longer * at * [7], np.float32) for agent, at in numbers.items()}
 
     def reset(self, seed: int | None = None, options: Any = None) -> Any:
         self.steps, self.agents = 0, list(self.possible_agents)

@@ -54,6 +54,17 @@ def test_an_agent_that_is_done_earlier_is_idle_until_its_game_begins_anew() -> N
     assert sorted(set(log.recent)) == [2.0, 4.0]
 
 
+def test_vectors_of_different_lengths_end_in_zeros(tmp_path: Path) -> None:
+    found = collected(Environments(spec(longer=2), 0), 2)
+    assert found.observation_TNF[:, :2].tolist() == [[[0, 0, 0, 0], [0, 1, 7, 7]], [[1, 0, 0, 0], [1, 1, 7, 7]]]
+    policy = new_policy(Shape(4, (2,), hidden=(4,)), 0, "cpu")
+    save_policy(policy, tmp_path / "wide")
+    save_policy(new_policy(Shape(2, (2,), hidden=(4,)), 0, "cpu"), tmp_path / "narrow")
+    collected(Environments(spec(agents={"agent_1": "learner", ".*": str(tmp_path / "wide")}, longer=2), 0), 2)
+    with pytest.raises(SpecError, match="reads 2 numbers, and agent_1 sees 4"):
+        Environments(spec(agents={"agent_0": "learner", ".*": str(tmp_path / "narrow")}, longer=2), 0)
+
+
 def test_other_agents_are_played_by_a_saved_policy_and_by_chance(tmp_path: Path) -> None:
     policy = new_policy(Shape(2, (2,), hidden=(4,)), 0, "cpu")
     policy.network.decide.bias.data[:] = policy.network.decide.bias.new_tensor([-9.0, 9.0])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from penstock.control.spaces import Decisions, Observations, stacked
@@ -29,25 +30,43 @@ class Frozen:
         self.policy = load_policy(folder)
         self.decisions = Decisions(name, action, self.policy.network.shape.kind == "soft")
         self.seen = Observations(name, observation, sum(self.decisions.choices), False)
+        self.vectors = length(observation) > 0
         shape, width = self.policy.network.shape, self.decisions.continuous
+        if length(observation) > shape.observation:
+            raise SpecError(
+                f"{folder}: that policy reads {shape.observation} numbers, and {name} sees {length(observation)}; name another"
+            )
         if self.policy.remembers or (shape.choices, shape.continuous) != (self.decisions.choices, width):
             raise SpecError(f"{folder}: that policy has a memory, or decides something else than {name}; name another")
 
     @torch.inference_mode()
     def actions(self, observations: Sequence[Any]) -> Any:
         """One action for each observation."""
-        own_NF, shape = self.seen.rows(stacked(observations)), self.policy.network.shape
+        shape = self.policy.network.shape
+        own_NF = self.seen.rows(
+            stacked([padded(one, shape.observation) for one in observations] if self.vectors else observations)
+        )
         unseen_NC = np.zeros((len(own_NF), shape.context), own_NF.dtype)  # what its critic alone would read
         rows_NF = np.concatenate((own_NF[:, : shape.observation], unseen_NC, own_NF[:, shape.observation :]), 1)
         _, decision, _ = self.policy.step(torch.from_numpy(rows_NF), self.policy.first_state(len(rows_NF)), None)
         return self.decisions.rows(self.decisions.actions(decision.numpy()))
 
 
+def length(space: Any) -> int:
+    """Numbers of a vector; 0 for anything else."""
+    return int(space.shape[0]) if isinstance(space, Box) and len(space.shape) == 1 else 0
+
+
+def padded(vector: Any, length: int) -> Any:
+    """The vector with zeros at its end."""
+    return np.concatenate((vector, np.zeros(max(0, length - len(vector)), np.asarray(vector).dtype)))
+
+
 class Games(VectorEnv[Any, Any, Any]):
     """Copies of a game. Row ``g * L + l`` is the l-th learning agent of game g.
 
     Its mode is ``NEXT_STEP``: the step after a game's last one begins it anew. ``infos["idle"]`` marks rows of agents that are
-    done while their game goes on.
+    done while their game goes on. Agents that see vectors of different lengths see zeros after the shorter ones.
     """
 
     def __init__(self, make: Callable[[], Any], games: int, agents: Mapping[str, str], base: Path | None, name: str) -> None:
@@ -68,7 +87,12 @@ class Games(VectorEnv[Any, Any, Any]):
             if who not in self.frozen and who != RANDOM:
                 folder = (base or Path()) / Path(who).expanduser()
                 self.frozen[who] = Frozen(folder, agent, first.observation_space(agent), first.action_space(agent))
-        self.single_observation_space = self._alike(first.observation_space, name)
+        lengths = {agent: length(first.observation_space(agent)) for agent in self.learners}
+        self.width = max(lengths.values()) if 0 < min(lengths.values()) < max(lengths.values()) else 0
+        """Of vectors that differ in length."""
+        self.single_observation_space = (
+            Box(-np.inf, np.inf, (self.width,), np.float32) if self.width else self._alike(first.observation_space, name)
+        )
         self.single_action_space = self._alike(first.action_space, name)
         self.decisions = Decisions(name, self.single_action_space)
         self.num_envs = games * len(self.learners)
@@ -130,7 +154,8 @@ class Games(VectorEnv[Any, Any, Any]):
         return found
 
     def _observations(self) -> Any:
-        return stacked([shown[agent] for shown in self.shown for agent in self.learners])
+        seen = [shown[agent] for shown in self.shown for agent in self.learners]
+        return np.stack([padded(one, self.width) for one in seen]) if self.width else stacked(seen)
 
     def close(self, **given: Any) -> None:
         for game in self.games:
