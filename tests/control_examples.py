@@ -164,14 +164,24 @@ def chase(**options: Any) -> Chase:
 
 
 class Bright(gymnasium.Env[Any, Any]):
-    """Shows a bright or a dark image of 8 × 8; saying which is worth 1. An episode has LONG steps."""
+    """Shows a bright or a dark image of 8 × 8; saying which is worth 1, or with ``smooth`` decisions being close to -1 or 1. An
+    episode has LONG steps. With ``turns`` a bright one counts only where a number next to it is 1."""
 
-    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
-    action_space = Discrete(2)
+    observation_space: Any = Box(0, 255, (8, 8, 3), np.uint8)
+    action_space: Any = Discrete(2)
+
+    def __init__(self, turns: bool = False, smooth: bool = False) -> None:
+        self.turns, self.smooth = turns, smooth
+        if turns:
+            self.observation_space = Dict({"eye": self.observation_space, "turn": Box(0, 1, (1,))})
+        if smooth:
+            self.action_space = Box(-1, 1, (1,))
 
     def shown(self) -> Any:
-        self.bright = int(self.np_random.integers(2))
-        return self.np_random.integers(0, 100, (8, 8, 3)).astype(np.uint8) + np.uint8(150 * self.bright)
+        bright, turn = self.np_random.integers(2, size=2)
+        self.bright = int(bright and turn) if self.turns else int(bright)
+        eye = self.np_random.integers(0, 100, (8, 8, 3)).astype(np.uint8) + np.uint8(150 * bright)
+        return {"eye": eye, "turn": np.array([turn], np.float32)} if self.turns else eye
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
@@ -179,7 +189,8 @@ class Bright(gymnasium.Env[Any, Any]):
         return self.shown(), {}
 
     def step(self, action: Any) -> Any:
-        right, self.steps = float(action == self.bright), self.steps + 1
+        right = 1 - abs(float(action[0]) / 2 + 0.5 - self.bright) if self.smooth else float(action == self.bright)
+        self.steps += 1
         return self.shown(), right, False, self.steps >= LONG, {}
 
 

@@ -47,10 +47,23 @@ def test_an_image_stays_bytes_and_its_channels_come_first() -> None:
     assert np.array_equal(rows.reshape(2, 3, 6, 5)[:, 1], seen[..., 1])
 
 
+def test_an_image_within_a_dictionary_comes_first_and_the_other_parts_after_its_convolutions() -> None:
+    found = Observations("it", spaces.Dict({"arm": spaces.Box(-9, 9, (2,)), "eye": BYTES}), 2, False)
+    eye = np.random.default_rng(0).integers(0, 255, (2, 6, 5, 3), dtype=np.uint8)
+    rows = found.rows({"arm": np.array([[0.5, 1], [2, 3]]), "eye": eye})
+    assert (rows.dtype, rows.shape, found.image) == (np.float32, (2, 92), (3, 6, 5))
+    assert rows[:, -2:].tolist() == [[0.5, 1], [2, 3]]
+    shape = Shape(92, (2,), hidden=(4,), image=found.image, convolutions=((2, 3, 1),))
+    network = new_policy(shape, 0, "cpu").network
+    seen = network.trunk[0](torch.from_numpy(rows))
+    assert seen.shape == (2, 2 * 4 * 3 + 2)
+    assert torch.equal(seen[:, -2:], torch.from_numpy(rows[:, -2:]))
+
+
 @pytest.mark.parametrize(
     ("space", "words"),
     [
-        (spaces.Dict({"eye": BYTES, "speed": spaces.Box(0, 1, (1,))}), r"it\.eye is an image within"),
+        (spaces.Dict({"eye": BYTES, "other": spaces.Tuple((BYTES,))}), r"it\.other\.0 is a second image"),
         (spaces.Text(5), "observations of Text"),
         (spaces.Dict({"way": spaces.Sequence(spaces.Discrete(2))}), r"it\.way"),
     ],

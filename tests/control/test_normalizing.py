@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("gymnasium")
 
 import control_examples as examples
+from penstock.algos.off_policy import SAC
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.learner import LearnerSpec
 from penstock.config.run import Run
@@ -114,6 +115,28 @@ def test_a_stage_learns_from_images(tmp_path: Path) -> None:
     assert returns[-1] > 3.2
     shape = load_policy(tmp_path / "run" / "model").network.shape
     assert (shape.image, shape.convolutions) == ((3, 8, 8), ((4, 3, 2),))
+
+
+def test_a_stage_learns_what_an_image_and_a_number_say_together(tmp_path: Path) -> None:
+    """The image alone, or the number, is worth 3 of 4."""
+    fields: dict[str, Any] = {"id": f"{examples.__file__}:bright", "count": 16, "options": {"turns": True}, "workers": 2}
+    model = PolicyNetwork(hidden=(32,), activation="relu", convolutions=((4, 3, 2),))
+    given = {"environments": EnvironmentsSpec(**fields), "model": model, "epochs": 4, "scale_rewards": False}
+    result = launch(a_run(40, learner=LearnerSpec(learning_rate=1e-2), **given), tmp_path / "run")
+    returns = [event["values"]["reward/mean"] for event in result.metrics if "reward/mean" in event["values"]]
+    assert returns[0] < 2.6
+    assert returns[-1] > 3.4
+
+
+def test_a_soft_actor_learns_from_images(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"id": f"{examples.__file__}:bright", "count": 8, "options": {"smooth": True}}
+    model = PolicyNetwork(hidden=(32,), activation="relu", convolutions=((4, 3, 2),))
+    algorithm = SAC(batch=64, warmup=128, capacity=4000, discount=0.5, temperature=0.1)
+    given = {"environments": EnvironmentsSpec(**fields), "model": model, "algorithm": algorithm, "scale_rewards": False}
+    result = launch(a_run(40, learner=LearnerSpec(learning_rate=3e-3), minibatches=16, **given), tmp_path / "run")
+    rewards = [event["values"]["evaluation/reward"] for event in result.metrics if "evaluation/reward" in event["values"]]
+    assert rewards[0] < 2.6
+    assert rewards[-1] > 3.2
 
 
 def test_moments_of_bytes_are_refused(tmp_path: Path) -> None:

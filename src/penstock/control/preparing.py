@@ -34,8 +34,6 @@ def policy_of(stage: Control, environments: Environments, seed: int, device: Any
     wanted = (environments.numbers, environments.choices, environments.continuous, seen.image, seen.masked, context)
     one, named = len(environments.choices) == 1, stage.environments.id
     require(one or not isinstance(stage.algorithm, DQN), f"{named}: DQN chooses among options, one at a time; use PPO, or SAC")
-    seeing = seen.image and isinstance(stage.algorithm, SAC)
-    require(not seeing, f"{named}: SAC's critics read vectors, not images; use PPO")
     if path is None:
         own = {name: getattr(network, name) for name in OF_NETWORK} | {"kind": stage.kind}
         own |= {name: getattr(stage.algorithm, name) for name in OF_VALUES if isinstance(stage.algorithm, DQN)}

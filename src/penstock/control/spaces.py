@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ class Observations:
     """Rows of numbers for observations of a space, ``[N, F]``.
 
     A vector, grid or number is shown as it is, a discrete value as one number an option, a dictionary or tuple as its parts
-    in order; an image (bytes with three axes) stays bytes, channels first. With a mask of actions, its numbers come last: from
+    in order; an image (bytes with three axes) stays bytes, channels first, and comes before all else where it is one of several
+    parts, whose bytes are then numbers as the others. With a mask of actions, its numbers come last: from
     the entry ``action_mask`` of a dictionary, or from the info of that name. Before it are those of all agents of a game, where
     that has so many ``agents``, whose rows follow on one another, and its state is to be shown with each.
 
@@ -39,13 +41,17 @@ class Observations:
             space = spaces.Dict({key: part for key, part in space.spaces.items() if key != "action_mask"})
             space = next(iter(space.spaces.values())) if len(space.spaces) == 1 else space
             self.alone = not isinstance(space, spaces.Dict)
-        if is_image(space):
-            self.image, self.column = pixels(space)
-            if agents:
-                raise SpecError(f"{name}: model.critic=central reads vectors, its agents see images; set model.critic=separate")
-        else:
-            self.column = column(name, space, name)
-        self.dtype: Any = np.uint8 if self.image else np.float32
+        parts = sorted(leaves(space, name), key=lambda part: not is_image(part[1]))
+        images = [(path, part) for path, part, _ in parts if is_image(part)]
+        if len(images) > 1:
+            raise SpecError(f"{name}: {images[1][0]} is a second image, and networks read one; {OWN}")
+        if images and agents:
+            raise SpecError(f"{name}: model.critic=central reads vectors, its agents see images; set model.critic=separate")
+        if images:
+            self.image = pixels(images[0][1])[0]
+        columns = [(column(name, part, path), entry) for path, part, entry in parts]
+        self.dtype: Any = np.uint8 if images and len(parts) == 1 else np.float32
+        self.column = lambda seen: joined([found(entry(seen)).astype(self.dtype, copy=False) for found, entry in columns])
 
     def rows(self, observation: Any, mask_NW: Any = None) -> NDArray[Any]:
         """``[N, F]``, with the mask if there is one; all is allowed where ``mask_NW`` is None.
@@ -85,13 +91,31 @@ def pixels(space: Any) -> tuple[tuple[int, ...], Column]:
     return tuple(space.shape), lambda seen: np.asarray(seen).reshape(len(seen), -1)
 
 
+def leaves(space: Any, path: str) -> list[tuple[str, Any, Callable[[Any], Any]]]:
+    """Spaces within dictionaries and tuples, each with its path and how it is found in an observation."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return [(path, space, lambda seen: seen)]
+    entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    inner = [(key, leaf) for key, part in entries for leaf in leaves(part, f"{path}.{key}")]
+    return [(where, part, partial(_entry, key=key, inside=inside)) for key, (where, part, inside) in inner]
+
+
+def _entry(seen: Any, key: Any, inside: Callable[[Any], Any]) -> Any:
+    return inside(seen[key])
+
+
+def joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Columns side by side."""
+    return columns[0] if len(columns) == 1 else np.concatenate(columns, 1)
+
+
 def column(name: str, space: Any, path: str) -> Column:
-    """How observations of a space become rows of float32.
+    """How observations of a space without parts become rows of numbers.
 
     Raises SpecError for one that is not known.
     """
     if is_image(space):
-        raise SpecError(f"{name}: {path} is an image within a dictionary or tuple, which no network here reads; {OWN}")
+        return pixels(space)[1]
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return lambda seen: np.asarray(seen, np.float32).reshape(len(seen), -1)
     if isinstance(space, spaces.Discrete):
@@ -100,10 +124,6 @@ def column(name: str, space: Any, path: str) -> Column:
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
         eyes, starts = [np.eye(int(count), dtype=np.float32) for count in space.nvec], space.start
         return lambda seen: np.concatenate([eye[seen[:, at] - starts[at]] for at, eye in enumerate(eyes)], 1)
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        parts: list[tuple[Any, Column]] = [(key, column(name, part, f"{path}.{key}")) for key, part in inner]
-        return lambda seen: np.concatenate([part(seen[key]) for key, part in parts], 1)
     raise SpecError(f"{name}: observations of {space} ({path}) are not known to control; {OWN}")
 
 

@@ -96,7 +96,7 @@ class WorkerBlock:
         self.interface = like.interface
         self.seen, self.decisions, self.count = like.seen, like.decisions, like.count * len(seeds)
         shown: Any = like.observation_NF
-        pixels, continuous = bool(self.seen.image), bool(self.decisions.continuous)
+        pixels, continuous = self.seen.dtype == np.uint8, bool(self.decisions.continuous)
         self.layout = Layout(self.count, shown.shape[1], pixels, self.decisions.size, continuous, len(seeds))
         self.file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the block
         self.file.truncate(self.layout.size)

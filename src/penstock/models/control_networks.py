@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ class Shape:
     attention: int = 0
     blocks: int = 1
     critic: str = "shared"
-    image: tuple[int, ...] = ()  # channels, height and width, of an observation whose numbers are bytes of pixels
+    image: tuple[int, ...] = ()  # channels, height and width, of an observation whose first numbers are bytes of pixels
     convolutions: tuple[tuple[int, int, int], ...] = ()
     """Channels, kernel and stride of each convolution of an image."""
     masked: bool = False
@@ -98,6 +99,17 @@ class Pixels(nn.Module):
 
     def forward(self, bytes_BF: Tensor) -> Tensor:
         return bytes_BF.unflatten(1, self.image).to(torch.float32, memory_format=torch.channels_last).mul_(1 / 255)
+
+
+class Sight(nn.Module):
+    """What convolutions see in the image that a row begins with, then the row's other numbers."""
+
+    def __init__(self, layers: list[nn.Module], image: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layers, self.image = nn.Sequential(*layers), math.prod(image)
+
+    def forward(self, row_BF: Tensor) -> Tensor:
+        return torch.cat((self.layers(row_BF[:, : self.image]), row_BF[:, self.image :]), 1)
 
 
 class Noisy(nn.Module):
@@ -251,6 +263,8 @@ def memory_of(shape: Shape, width: int) -> Recurrence | Window | None:
 def trunk(shape: Shape) -> tuple[nn.Sequential, int]:
     """What leads from an observation to the heads: convolutions of an image, then linear layers; and the width of the last."""
     found, width = convolutions(shape) if shape.image else ([], shape.observation)
+    if shape.image and (more := shape.observation - math.prod(shape.image)):
+        found, width = [Sight(found, shape.image)], width + more
     for size in shape.hidden:
         found += [head(width, size, 2**0.5), nn.Tanh() if shape.activation == "tanh" else nn.ReLU()]
         width = size
