@@ -77,12 +77,6 @@ def counting_vector(num_envs: int, mode: str, truncates: bool = False) -> Counti
     return CountingVector(num_envs, mode, truncates)
 
 
-def nested(num_envs: int) -> CountingVector:
-    made = CountingVector(num_envs, "SameStep")
-    made.single_observation_space = Dict({"place": Box(0, 255, (8, 8, 3), np.uint8), "speed": Box(0, 1, (1,), np.float32)})
-    return made
-
-
 def no_vector(num_envs: int) -> int:
     return num_envs
 

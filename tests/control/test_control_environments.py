@@ -137,7 +137,6 @@ def test_a_discrete_observation_is_shown_as_one_number_a_value() -> None:
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        ("nested", {}, r"place is an image within"),
         ("no_vector", {}, "returned int"),
         ("missing", {}, 'no "missing"'),
     ],

@@ -119,7 +119,7 @@ def test_a_stage_learns_from_images(tmp_path: Path) -> None:
 
 def test_a_stage_learns_what_an_image_and_a_number_say_together(tmp_path: Path) -> None:
     """The image alone, or the number, is worth 3 of 4."""
-    fields: dict[str, Any] = {"id": f"{examples.__file__}:bright", "count": 16, "options": {"turns": True}, "workers": 2}
+    fields: dict[str, Any] = {"id": f"{examples.__file__}:bright", "count": 16, "options": {"turns": True}}
     model = PolicyNetwork(hidden=(32,), activation="relu", convolutions=((4, 3, 2),))
     given = {"environments": EnvironmentsSpec(**fields), "model": model, "epochs": 4, "scale_rewards": False}
     result = launch(a_run(40, learner=LearnerSpec(learning_rate=1e-2), **given), tmp_path / "run")
