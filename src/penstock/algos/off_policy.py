@@ -61,11 +61,11 @@ class DQN(FromReplay):
     explore_batches: Count = 100
     """Training batches from the one to the other, evenly."""
 
+    loss_reads: ClassVar[frozenset[str]] = frozenset({"q"})
+
     def explored(self, batch: int) -> float:
         """The share in a training batch."""
         return self.explore_first + (self.explore_last - self.explore_first) * min(1.0, batch / self.explore_batches)
-
-    loss_reads: ClassVar[frozenset[str]] = frozenset({"q"})
 
     def compute_loss(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         from penstock.algos.q_learning import q_loss, quantile_loss
