@@ -47,6 +47,13 @@ def test_an_image_stays_bytes_and_its_channels_come_first() -> None:
     assert np.array_equal(rows.reshape(2, 3, 6, 5)[:, 1], seen[..., 1])
 
 
+def test_what_stands_next_to_a_mask_may_itself_have_parts() -> None:
+    inner = spaces.Dict({"a": spaces.Box(0, 9, (1,)), "b": spaces.Discrete(2)})
+    found = Observations("it", spaces.Dict({"action_mask": spaces.MultiBinary(2), "seen": inner}), 2, False)
+    shown = {"action_mask": np.array([[1, 0]]), "seen": {"a": np.array([[5.0]]), "b": np.array([1])}}
+    assert found.rows(shown).tolist() == [[5, 0, 1, 1, 0]]
+
+
 def test_an_image_within_a_dictionary_comes_first_and_the_other_parts_after_its_convolutions() -> None:
     found = Observations("it", spaces.Dict({"arm": spaces.Box(-9, 9, (2,)), "eye": BYTES}), 2, False)
     eye = np.random.default_rng(0).integers(0, 255, (2, 6, 5, 3), dtype=np.uint8)

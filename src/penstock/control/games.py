@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from penstock.control.spaces import Decisions, Observations, stacked
 from penstock.core.errors import SpecError
+from penstock.core.types import FloatArray
 from penstock.models.control import load_policy
 
 LEARNER, RANDOM = "learner", "random"
@@ -43,9 +44,7 @@ class Frozen:
     def actions(self, observations: Sequence[Any]) -> Any:
         """One action for each observation."""
         shape = self.policy.network.shape
-        own_NF = self.seen.rows(
-            stacked([padded(one, shape.observation) for one in observations] if self.vectors else observations)
-        )
+        own_NF = padded(observations, shape.observation) if self.vectors else self.seen.rows(stacked(observations))
         unseen_NC = np.zeros((len(own_NF), shape.context), own_NF.dtype)  # what its critic alone would read
         rows_NF = np.concatenate((own_NF[:, : shape.observation], unseen_NC, own_NF[:, shape.observation :]), 1)
         _, decision, _ = self.policy.step(torch.from_numpy(rows_NF), self.policy.first_state(len(rows_NF)), None)
@@ -57,9 +56,12 @@ def length(space: Any) -> int:
     return int(space.shape[0]) if isinstance(space, Box) and len(space.shape) == 1 else 0
 
 
-def padded(vector: Any, length: int) -> Any:
-    """The vector with zeros at its end."""
-    return np.concatenate((vector, np.zeros(max(0, length - len(vector)), np.asarray(vector).dtype)))
+def padded(vectors: Sequence[Any], width: int) -> FloatArray:
+    """Vectors as rows of this width, the shorter ones with zeros after them."""
+    rows_NF = np.zeros((len(vectors), width), np.float32)
+    for row_F, vector in zip(rows_NF, vectors, strict=True):
+        row_F[: len(vector)] = vector
+    return rows_NF
 
 
 class Games(VectorEnv[Any, Any, Any]):
@@ -155,7 +157,7 @@ class Games(VectorEnv[Any, Any, Any]):
 
     def _observations(self) -> Any:
         seen = [shown[agent] for shown in self.shown for agent in self.learners]
-        return np.stack([padded(one, self.width) for one in seen]) if self.width else stacked(seen)
+        return padded(seen, self.width) if self.width else stacked(seen)
 
     def close(self, **given: Any) -> None:
         for game in self.games:

@@ -21,10 +21,10 @@ class Observations:
     """Rows of numbers for observations of a space, ``[N, F]``.
 
     A vector, grid or number is shown as it is, a discrete value as one number an option, a dictionary or tuple as its parts
-    in order; an image (bytes with three axes) stays bytes, channels first, and comes before all else where it is one of several
-    parts, whose bytes are then numbers as the others. With a mask of actions, its numbers come last: from
-    the entry ``action_mask`` of a dictionary, or from the info of that name. Before it are those of all agents of a game, where
-    that has so many ``agents``, whose rows follow on one another, and its state is to be shown with each.
+    in order; an image (bytes with three axes) stays bytes, channels first. Where it is one of several parts it comes before the
+    others and is float32 as they are. With a mask of actions, its numbers come last: from the entry ``action_mask`` of a
+    dictionary, or from the info of that name. Before it are those of all agents of a game, where that has so many ``agents``,
+    whose rows follow on one another, and its state is to be shown with each.
 
     Raises:
         SpecError: a space that is not known, by name.
@@ -39,8 +39,6 @@ class Observations:
             raise SpecError(f"{name}: it masks actions that are not discrete; {OWN}")
         if self.inside:
             space = spaces.Dict({key: part for key, part in space.spaces.items() if key != "action_mask"})
-            space = next(iter(space.spaces.values())) if len(space.spaces) == 1 else space
-            self.alone = not isinstance(space, spaces.Dict)
         parts = sorted(leaves(space, name), key=lambda part: not is_image(part[1]))
         images = [(path, part) for path, part, _ in parts if is_image(part)]
         if len(images) > 1:
@@ -62,8 +60,6 @@ class Observations:
             return self._together(self.column(observation))
         if self.inside:
             mask_NW = observation["action_mask"]
-            if self.alone:
-                observation = next(part for key, part in observation.items() if key != "action_mask")
         shown_NF = self.column(observation)
         mask_NW = np.ones((len(shown_NF), self.options)) if mask_NW is None else np.asarray(mask_NW)
         if mask_NW.shape != (len(shown_NF), self.options):
