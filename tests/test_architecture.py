@@ -387,3 +387,66 @@ def test_names_of_test_files_are_unique() -> None:
     """Tests are no package, so pytest would take the second file of a name for the first, once all are collected."""
     names = [path.name for path in TESTS.rglob("test_*.py")]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+MACHINE_PATHS = re.compile(
+    r"""(?<![\w.~}>*)\]-])(
+        /(home|Users)/\w | [A-Z]:\\Users\\       # a user's home
+      | /root/\w                                # root's, but for the dotted files that everybody's root has
+      | /(tmp|work|farm|scratch)/[\w.-]+/       # a folder in a scratch space; the sandbox has such spaces of its own
+      | /[\w./-]*(site|dist)-packages           # where one machine keeps its packages
+    )""",
+    re.VERBOSE,
+)
+"""Absolute paths that exist on one contributor's machine. Examples write ``~``, a relative path or a variable."""
+
+
+def tracked() -> list[tuple[str, Path]]:
+    """(mode, path) of every file in git's index."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-sz"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    entries = (entry.partition("\t") for entry in listed.split("\0") if entry)
+    return [(about.split()[0], ROOT / name) for about, _, name in entries]
+
+
+def symbolic_links(entries: list[tuple[str, Path]]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for mode, path in entries if mode == "120000"]
+
+
+def machine_paths(text: str) -> list[str]:
+    """Lines that name a path of a contributor's machine."""
+    return [line.strip() for line in text.splitlines() if MACHINE_PATHS.search(line)]
+
+
+def test_no_symbolic_links_are_tracked() -> None:
+    entries = tracked()
+    assert len(entries) > 100
+    assert symbolic_links(entries) == []
+    assert symbolic_links([*entries, ("120000", ROOT / "resources")]) == ["resources"]
+
+
+def test_no_tracked_text_names_a_path_of_a_contributors_machine() -> None:
+    found = []
+    for _, path in tracked():
+        data = path.read_bytes() if path.is_file() else b""
+        if b"\0" not in data:
+            found += [f"{path.relative_to(ROOT)}: {line[:160]}" for line in machine_paths(data.decode(errors="replace"))]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["home alice", "Users alice", "root runs", "tmp try peer", "work project", "opt env lib python3.11 site-packages"],
+)
+def test_the_path_rule_sees_a_planted_path(place: str) -> None:
+    path = "/".join(["", *place.split(), "file.py"])
+    for line in (path, f"saved to {path}", f'path = "{path}"', f"HOME={path}", f"file://{path}"):
+        assert machine_paths(f"before\n{line}\nafter") == [line]
+
+
+@pytest.mark.parametrize(
+    "text", ["/tmp", "--tmpfs=/work:exec", "/root/.bashrc", "~/runs/x", "https://host.example/home/alice", "runs/tmp/a/b"]
+)
+def test_the_path_rule_lets_container_paths_and_examples_pass(text: str) -> None:
+    assert machine_paths(text) == []
