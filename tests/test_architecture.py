@@ -1,7 +1,6 @@
 """The rules that keep the design true: layers, homes of foreign imports, budgets, light imports, tests that assert.
 
-They hold for code that does not exist yet, so a table may name files of the future; a file that exists and is missing from
-the table fails.
+The tables name what exists: a folder without a layer fails, and so does a folder or place that is named and not there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LAYERS = (
     {"rewards", "envs", "engine", "serve", "train", "weights", "ckpt", "feedback"},
     {"product"},  # signals lie in the feedback store's database and are served by its service
     {"stream"},
-    {"loops", "control", "federated"},
+    {"loops", "control"},
     {"observe"},
     {"runtime", "plan"},
     {"recipes", "ui", "deploy", "sweep"},
@@ -97,7 +96,7 @@ HOME = {
     "mcp": ("envs/mcp.py",),
     "numpy": ("",),
 }
-"""Where each foreign package may be imported: files, folders ending in a slash, or "" for anywhere."""
+"""Where each foreign package may be imported: how the file's path begins, "" for anywhere."""
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 400, 60, 8, 100, 16
 
@@ -108,7 +107,7 @@ FOLDER_LINES = {
     "": 450, "core": 1_910, "config": 2_440, "algos": 5_550, "models": 7_895, "data": 1_565, "net": 1_240, "sandbox": 1_800,
     "web": 850, "rewards": 1_550, "envs": 2_720, "engine": 2_090, "serve": 3_000, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
-    "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 3_325, "federated": 1_000,
+    "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 3_325,
     "observe": 3_478, "runtime": 6_470, "plan": 1_500, "recipes": 2_435, "ui": 3_500, "deploy": 1_000, "sweep": 970,
     "cli": 2_430,
 }  # fmt: skip
@@ -195,10 +194,24 @@ def over_budget(path: Path) -> Iterator[str]:
             yield f"{name_of(path)}:{node.name}: more than {PARAMETERS} parameters"
 
 
-def test_every_folder_has_a_layer() -> None:
+def test_the_tables_name_every_folder_and_no_other() -> None:
     folders = {folder_of(path) for path in sources()}
     assert "core" in folders
-    assert folders <= set(RANK), f"no layer given to {sorted(folders - set(RANK))}"
+    assert folders == set(RANK), "folders without a layer, or layers of folders that are not there"
+    assert folders == set(FOLDER_LINES), "folders without a budget, or budgets of folders that are not there"
+
+
+def test_every_home_exists() -> None:
+    names = [name_of(path) for path in sources()]
+    places = {place for home in HOME.values() for place in home}
+    assert sorted(place for place in places if not any(name.startswith(place) for name in names)) == []
+
+
+def test_the_layers_of_contributing_are_the_layers_tested() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", text, re.MULTILINE)
+    told = {int(number): set(re.findall(r"`(\w+)`", folders)) for number, folders in rows}
+    assert told == {rank: {folder or "penstock" for folder in folders} for rank, folders in enumerate(LAYERS)}
 
 
 def test_imports_point_down() -> None:
