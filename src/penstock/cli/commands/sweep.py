@@ -27,6 +27,7 @@ class Sweep(Placeable):
     Any field that penstock train takes is searched where its value is a range or several choices:
       --grpo.learner.learning_rate 1e-6..1e-4   a range: logarithmic if its ends are a factor of ten apart; integers stay so
       --grpo.batch 16,32,64                     choices
+
     A trial is one run, or --seeds of them, in processes of their own; each is a run folder as any other (docs/sweeps.md).
 
     Ctrl-C once saves every run, twice stops at once. Either way, and after a kill, --resume goes on.
