@@ -14,25 +14,48 @@ import itertools
 import re
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_type_hints
 
 import tyro
 from tyro.conf import subcommand
+from tyro.constructors import ConstructorRegistry, StructTypeInfo
 
 from penstock.config.spec import suggestion
 from penstock.core.errors import SpecError
 
 HELP = ("-h", "--help")
-Device = Literal["auto", "cpu", "cuda"]
+Device = Annotated[Literal["auto", "cpu", "cuda"], tyro.conf.arg(help="Where the model runs.")]
 Dtype = Literal["float32", "bfloat16", "mixed"]
+READING = ConstructorRegistry()
+"""The rules by which tyro reads commands."""
 
 
 def called(name: str) -> Any:
-    """What help calls the value of an argument or flag; its default is not shown, since the text says it where it matters."""
-    return tyro.conf.arg(metavar=name, help_behavior_hint="")
+    """What help calls the value of an argument or flag."""
+    return tyro.conf.arg(metavar=name)
+
+
+def hinted(kind: Any, text: str | Callable[[], str | None] | None = None) -> Any:
+    """The type of an argument or flag whose help shows its default, unless that is empty or its ``text`` already names it."""
+
+    def hint(default: str) -> str:
+        told = (text() if callable(text) else text) or ""
+        return "" if default in ("None", "''", "") or "(default" in told else f"(default: {default})"
+
+    return Annotated[kind, tyro.conf.arg(help_behavior_hint=hint)]
+
+
+@READING.struct_rule
+def hinted_fields(info: StructTypeInfo) -> Any:
+    """A dataclass as tyro reads it, with every field's type hinted."""
+    if hinted_fields in info.markers or not dataclasses.is_dataclass(info.type):
+        return None  # tyro's own rules read it
+    read: Any = ConstructorRegistry.get_struct_spec(dataclasses.replace(info, markers=(*info.markers, hinted_fields)))
+    fields = (dataclasses.replace(field, type=hinted(field.type, field.helptext)) for field in read.fields)
+    return dataclasses.replace(read, fields=tuple(fields))
 
 
 @dataclass(kw_only=True)
@@ -47,14 +70,9 @@ class Command(ABC):
 
     @classmethod
     def start(cls, words: Sequence[str], program: str) -> int:
-        """Read the words of a command line and run; gives the exit code.
+        """Run the command with the words after its name, which errors and help call ``program``; gives the exit code.
 
-        Args:
-            words: what follows the command's name.
-            program: the command's name, as errors and help say it.
-
-        Raises:
-            SpecError: an argument or flag is unknown, missing, or of another type; a package is missing.
+        Raises SpecError if an argument or flag is unknown, missing or of another type, or a package is missing.
         """
         read = cls.read(words, program)
         if read is None:
@@ -110,10 +128,8 @@ class Group:
 def parse(kind: Any, words: Sequence[str], program: str, description: str | None = None) -> tuple[Any, list[str]] | None:
     """What ``kind`` makes of the words, and the words it does not know; None where they asked for help, which was printed.
 
-    ``description`` is what help says first, if not the docstring of ``kind``.
-
-    Raises:
-        SpecError: a value is missing or of another type.
+    ``description`` is what help says first, if not the docstring of ``kind``. Raises SpecError if a value is missing or of
+    another type.
     """
     said = io.StringIO()
     try:
@@ -125,6 +141,7 @@ def parse(kind: Any, words: Sequence[str], program: str, description: str | None
                 return_unknown_args=True,
                 description=description,
                 config=(tyro.conf.HelptextFromCommentsOff,),
+                registry=READING,
             )
     except SystemExit as ended:
         if ended.code:

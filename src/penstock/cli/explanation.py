@@ -53,19 +53,13 @@ def placement(made: Run) -> list[str]:
         return [f"  runtime local: one process and {ranks - 1} more that train with it ({kinds}); it generates itself"]
     if made.runtime == "ray":
         return placement_lines(made)
-    roles = made.roles
-    if actors := max(stage.actors for stage in made.stages):
-        return [
-            f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {actors} "
-            f"actor{'s' if actors > 1 else ''}",
-            f"  weights go {weights_way(made)}; what the processes say goes to logs/ in the run's folder",
-        ]
-    counts = {"generator": roles.generators, "reward worker": roles.rewards}
-    counts |= {"reference": roles.references, "evaluator": int(roles.evaluator)}
+    roles, actors = made.roles, max(stage.actors for stage in made.stages)
+    counts = {"generator": roles.generators, "reward worker": roles.rewards, "reference": roles.references}
+    counts = {"actor": actors} if actors else counts | {"evaluator": int(roles.evaluator)}
     others = ", ".join(f"{count} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count)
     return [
         f"  runtime procs: a supervisor with the stream, and processes of this machine: a learner, {others}",
-        f"  generators run {made.roles.engine.described()}",
+        *([] if actors else [f"  generators run {roles.engine.described()}"]),
         f"  weights go {weights_way(made)}; what the processes say goes to logs/ in the run's folder",
     ]
 

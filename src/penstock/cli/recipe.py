@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import inspect
 import pkgutil
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from tyro.conf import Positional
 
-from penstock.cli.command import HELP, Command, called, flags_of, parse
+from penstock.cli.command import HELP, Command, called, flags_of, hinted, parse
 from penstock.config.spec import field_types, suggestion
 from penstock.core.errors import PenstockError, SpecError, blame
 
@@ -61,9 +60,8 @@ class Placeable(RecipeCommand):
         """The run of the recipe and its flags. Raises SpecError."""
         if not self.recipe:
             before = f' before "{self.flags[0]}"' if self.flags else ""
-            raise SpecError(
-                f"name a recipe{before}: penstock {type(self).__name__.lower()} quickstart (penstock recipes lists them)"
-            )
+            command = type(self).__name__.lower()
+            raise SpecError(f"name a recipe{before}: penstock {command} quickstart (penstock recipes lists them)")
         from penstock.config.placing import placed
 
         return placed(build(self.recipe, self.flags, self.generator, flags_of(type(self))), self.placement)
@@ -83,11 +81,7 @@ def built_in() -> dict[str, Recipe]:
 
 
 def find(name: str) -> Recipe:
-    """The recipe of a built-in name, of ``FILE.py:FUNCTION`` or of a run's ``run.json``.
-
-    Raises:
-        SpecError: there is none, or it is no function.
-    """
+    """The recipe of a built-in name, of ``FILE.py:FUNCTION`` or of a run's ``run.json``. Raises SpecError if there is none."""
     from penstock.data.resolve import is_reference, resolve
 
     known = built_in()
@@ -111,14 +105,8 @@ def find(name: str) -> Recipe:
 def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str] = ()) -> Run:
     """The run of a recipe with flags: its own parameters, fields of the run, and ``--STAGE.field`` for any leaf.
 
-    Args:
-        name: of the recipe.
-        words: the flags.
-        engine: what generates, if not what the recipe says.
-        known: other flags that exist, for suggestions.
-
-    Raises:
-        SpecError: an unknown or mistyped flag, or an impossible combination; one line.
+    ``engine`` generates, if given, instead of what the recipe says; ``known`` are other flags that exist, for suggestions.
+    Raises SpecError for an unknown or mistyped flag and for an impossible combination.
     """
     from penstock.config.engine_choice import with_engine
     from penstock.config.leaves import set_leaves
@@ -135,35 +123,37 @@ def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str
 def parameters(recipe: Recipe, words: Sequence[str], program: str) -> tuple[dict[str, Any], list[str]] | None:
     """The values of a recipe's own parameters, and the words that are none of them; None where help was printed.
 
-    Raises:
-        SpecError: a parameter is missing, of another type, or of a type that no flag has.
+    Raises SpecError if a parameter is missing, of another type, or of a type that no flag has.
     """
 
-    @functools.wraps(recipe)
     def keep(**values: Any) -> dict[str, Any]:
         return values
 
     with blame(SpecError, program):
+        signature = inspect.signature(recipe, eval_str=True)
+        kinds = {name: one.annotation for name, one in signature.parameters.items() if one.annotation is not one.empty}
+        texts = {line.partition(":")[0].strip(): line for line in (recipe.__doc__ or "").splitlines()}
+        keep.__annotations__ = {name: hinted(kind, texts.get(name)) for name, kind in kinds.items()}
+        vars(keep)["__signature__"], keep.__doc__ = signature, recipe.__doc__
         return parse(keep, words, program)
 
 
 def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
     """(path, text) of flags with one value each. Raises SpecError."""
-    found, position = [], 0
-    while position < len(words):
-        if not re.match(r"--[^\W\d]", words[position]):
-            raise SpecError(f'"{words[position]}" is not a flag; write --field value')
-        flag, equals, value = words[position].partition("=")
-        values = [value] if equals else []
-        position += 1
-        while not equals and position < len(words) and not re.match(r"--[^\W\d]", words[position]):
-            values.append(words[position])
-            position += 1
+    found: list[tuple[str, str, list[str]]] = []
+    for word in words:
+        if re.match(r"--[^\W\d]", word):
+            flag, equals, value = word.partition("=")
+            found.append((flag, equals, [value] if equals else []))
+        elif not found or found[-1][1]:
+            raise SpecError(f'"{word}" is not a flag; write --field value')
+        else:
+            found[-1][2].append(word)
+    for flag, _, values in found:
         if len(values) != 1:
             more = "; put text with spaces in quotes, and write a list as '[1, 2]'" if values else ""
             raise SpecError(f"{flag} needs exactly one value, got {len(values)}{more}")
-        found.append((flag[2:].replace("-", "_"), values[0]))
-    return found
+    return [(flag[2:].replace("-", "_"), values[0]) for flag, _, values in found]
 
 
 def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:

@@ -170,7 +170,7 @@ class Lineage(StoreCommand):
     runs: Annotated[Path, called("FOLDER")] = Path("runs")
     """A run, or a folder of runs (default: runs)."""
     event: Annotated[int, called("N")] = 0
-    """The number of an event."""
+    """The number of an event (default: none)."""
     stage: Annotated[str, called("NAME")] = ""
     """The name of a stage, instead of --event."""
 

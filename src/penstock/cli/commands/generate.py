@@ -47,7 +47,6 @@ class Generate(Command):
     chat: bool = False
     """Put each prompt as a user's message into the model's chat template."""
     device: Device = "auto"
-    """Where the model runs."""
     dtype: Dtype = "float32"
     """Arithmetic of the model: bfloat16 for GPUs; mixed for processors that multiply bfloat16 faster."""
     best_by: Annotated[str, called("REWARD")] = ""

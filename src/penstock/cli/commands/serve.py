@@ -57,7 +57,6 @@ class Serve(Command):
     name: Annotated[str, called("NAME")] = ""
     """What the API calls the model (default: the folder's name)."""
     device: Device = "auto"
-    """Where the model runs."""
     dtype: Dtype = "float32"
     """Arithmetic of the model: bfloat16 for GPUs; mixed for processors that multiply bfloat16 faster."""
 

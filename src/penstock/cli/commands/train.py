@@ -115,7 +115,6 @@ def carry_out(made: Run, folder: Path, resuming: bool) -> int:
 
     with following(made) as listeners:
         result = launch(made, folder, listeners, resume=resuming)
-    page = write_report(folder)
-    print(f"model {result.model_path}, report {page}")
+    print(f"model {result.model_path}, report {write_report(folder)}")
     print(result.headline)
     return 0
