@@ -9,18 +9,23 @@ VLLM := .venv-vllm
 VLLM_INSTALLED := $(VLLM)/installed
 VERIFIERS := .venv-verifiers
 # Tests are many and small: processes with one thread each use two cores better than one process with two threads.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadscope
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+# OPTIONS="--strict-skips" and the like reach pytest.
+OPTIONS ?=
+TIER = @$(BIN)/python tests/tiers.py
 
-.PHONY: help setup develop vllm quickstart test test-slow test-vllm test-verifiers lint format bench clean
+.PHONY: help setup develop vllm quickstart test test-slow test-learning test-vllm test-verifiers costs lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make quickstart   set up, then train and evaluate a small model on this machine"
 	@echo "make test         set up, then lint, type check and the fast tests"
-	@echo "make test-slow    set up, then the learning and process tests"
+	@echo "make test-slow    set up, then the tests that cost more: processes, browsers, clusters, small training runs"
+	@echo "make test-learning  set up, then the runs that train to a reward"
 	@echo "make vllm         set up an environment of its own with vLLM for CPUs, for --generator vllm (4 GB)"
 	@echo "make test-vllm    the same, then the tests over a real vLLM"
 	@echo "make test-verifiers  the tests over real tasksets of verifiers, in an environment of its own"
+	@echo "make costs        set up, then all of these tests, and write into tests/costs.json what each costs"
 	@echo "make lint         style and types only"
 	@echo "make format       write the style into the files"
 	@echo "make bench        set up, then the benchmarks"
@@ -60,18 +65,30 @@ quickstart: setup
 	$(BIN)/penstock train quickstart
 
 lint: develop
-	$(BIN)/ruff check --no-cache .
-	$(BIN)/ruff format --no-cache --check .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 
 test: lint
-	$(PYTEST) -m "not slow"
+	$(TIER) fast
+	$(PYTEST) --tier fast $(OPTIONS)
 
 test-slow: develop
-	$(PYTEST) -m slow
+	$(TIER) slow
+	$(PYTEST) --tier slow $(OPTIONS)
+
+test-learning: develop
+	$(TIER) learning
+	$(PYTEST) --tier learning --record-learned $(OPTIONS)
+
+costs: develop
+	$(PYTEST) --tier fast --record-costs
+	$(PYTEST) --tier slow --record-costs
+	$(PYTEST) --tier learning --record-costs --record-learned
 
 test-vllm: vllm
-	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
+	@$(VLLM)/bin/python tests/tiers.py vllm
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest --tier vllm $(OPTIONS) tests/contracts/test_generator_contract.py tests/serve/test_vllm.py \
 	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_media.py tests/serve/test_vllm_run.py
 
 # verifiers pins older versions of mcp and openai than the other extras take.

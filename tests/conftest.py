@@ -1,9 +1,8 @@
-"""What all tests share: one thread, a time until which they may begin, a tokenizer and models that are built in no time."""
+"""What all tests share: tiers by cost, one thread, a tokenizer and models that are built in no time."""
 
 from __future__ import annotations
 
 import os
-import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -14,24 +13,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from hypothesis import settings
 
 import tiny_models
 import vllm_engine
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text, train_tokenizer
 from penstock.observe import machine
+from tiers import pytest_addoption, pytest_configure
+
+__all__ = ["pytest_addoption", "pytest_configure"]
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-settings.register_profile("penstock", deadline=None, derandomize=True)
-settings.load_profile("penstock")
 machine.EVERY = 86_400.0  # what the machine does is no part of what tests compare
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """CI names a time: the tests that have not begun by then are skipped and counted, so that what has run has a result."""
-    if time.time() > float(os.environ.get("TESTS_BEGIN_UNTIL", "inf")):
-        pytest.skip("not begun: the time for these tests was over")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,8 +6,8 @@
     python tools/plant_bugs.py catch COPY --out caught.json     # in the copy: plant each bug, run the tests that reach it
     python tools/plant_bugs.py table before.json after.json     # Markdown, one row a bug
 
-A bug is caught if a test fails with it and passes without it. The tests that reach the line run first, the cheapest first, up to
-a limit of CPU seconds; a session's shared models and processes hide who uses them, so the tests of the folder of the same name
+A bug is caught if a test fails with it and passes without it. The tests that reach the line run first, the cheapest first, up
+to a limit of CPU seconds; a session's shared models and processes hide who uses them, so the tests of the folder of that name
 follow. ``catch --first caught.json`` starts with the tests that caught the bugs in an earlier run.
 """
 
@@ -86,10 +86,8 @@ def changes(node: ast.AST, lines: list[str]) -> Iterator[tuple[int, str] | None]
         yield at(lines, node, str(node.value + 1))
     elif isinstance(node, ast.Name) and node.id in ("min", "max") and isinstance(node.ctx, ast.Load):
         yield at(lines, node, "min" if node.id == "max" else "max")
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await) and node.lineno == node.end_lineno:
-        yield node.lineno, re.sub(r"\S.*", "pass", lines[node.lineno - 1])
-    elif isinstance(node, ast.Raise) and node.lineno == node.end_lineno:
-        yield node.lineno, re.sub(r"\S.*", "pass", lines[node.lineno - 1])
+    elif isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call | ast.Await)):
+        yield (node.lineno, re.sub(r"\S.*", "pass", lines[node.lineno - 1])) if node.lineno == node.end_lineno else None
 
 
 def is_number(node: ast.expr) -> bool:
@@ -188,7 +186,19 @@ def reached(copy: Path) -> dict[int, list[str]]:
 
 def pytest_fails(copy: Path, tests: list[str], seconds: float) -> str | None:
     """The first test that fails, or None; one that hangs has failed."""
-    words = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "100", "-rfE", *tests]
+    words = [
+        str(ROOT / ".venv/bin/python"),
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--timeout",
+        "100",
+        "-rfE",
+        *tests,
+    ]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
@@ -214,7 +224,9 @@ def batches(tests: list[str], cost: dict[str, float], limit: float) -> Iterator[
             return
 
 
-def catch(copy: Path, bugs: list[dict[str, Any]], costs: dict[str, float], first: dict[str, Any], limit: float, out: Path) -> None:
+def catch(
+    copy: Path, bugs: list[dict[str, Any]], costs: dict[str, float], first: dict[str, Any], limit: float, out: Path
+) -> None:
     """Plant each bug in the copy (without probes), run tests until one fails, and write what caught it."""
     reach: dict[str, list[str]] = json.loads((copy / "reached.json").read_text())
     results = json.loads(out.read_text()) if out.exists() else {}

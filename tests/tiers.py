@@ -1,0 +1,393 @@
+"""Which tests are fast, and what each costs: CPU seconds of its own process and of the processes that it starts.
+
+The fast tier is every test that costs at most :data:`LIMIT` CPU seconds, and the cheapest test of a file whose others all cost
+more. The rest is slow; the markers ``slow`` and ``fast`` are put on here, from what ``tests/costs.json`` holds, never by hand.
+Runs that learn to a reward are marked ``learning("folder", …)`` by hand, with the folders of the package that they depend on.
+
+    pytest --tier fast                       that tier; fails if a test has grown above it
+    pytest --tier slow                       the rest, and properties again with more examples
+    pytest --tier learning --changed         those whose folders changed since they last passed (tests/learned.json)
+    pytest --tier learning --record-learned  … and write that they passed
+    pytest --record-costs                    measure the tests that run, and write what they cost into tests/costs.json
+    pytest --strict-skips                    fail for a skip that tests/allowed_skips.txt does not name
+    python tests/tiers.py fast               a line: what the tier covers and how long it takes here
+
+Imports and what is built once for a session are counted apart, since they are paid once whatever runs; what is built once for a
+file is shared out among its tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import hashlib
+import importlib._bootstrap as bootstrap
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+from hypothesis import settings
+
+LIMIT = 0.2
+"""CPU seconds of a fast test, on the machine that the costs were recorded on."""
+SMOKE = 2.0
+"""CPU seconds at most of the one test that stays fast of a file whose tests all cost more."""
+GROWN = 2.5
+"""A fast test that costs this many times what it may, and does so again at once, has grown above its tier."""
+
+TESTS = Path(__file__).resolve().parent
+PACKAGE = TESTS.parent / "src" / "penstock"
+COSTS, LEARNED, SKIPS = (TESTS / name for name in ("costs.json", "learned.json", "allowed_skips.txt"))
+COVERS = {
+    "fast": f"every test that costs at most {LIMIT} CPU s, and one of each other file",
+    "slow": "what costs more: processes, browsers, clusters, small training runs, whole matrices",
+    "learning": "recipes and algorithms that train until they reach a reward",
+    "vllm": "the tests over a real vLLM",
+}
+SELECTS = {"fast": "fast", "slow": "slow or (fast and hypothesis)", "learning": "learning", "vllm": "vllm"}
+
+settings.register_profile("few", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("many", deadline=None, derandomize=True, max_examples=100)
+
+
+# ---- what a test costs
+
+
+def ticks(process: str) -> int:
+    """CPU time of a process and of its ended children, in clock ticks; 0 if it is gone."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return 0
+    return sum(map(int, text.rpartition(")")[2].split()[11:15]))
+
+
+def children(process: str) -> Iterator[str]:
+    """The living processes below one."""
+    try:
+        threads = os.listdir(f"/proc/{process}/task")
+        found = [Path(f"/proc/{process}/task/{thread}/children").read_text().split() for thread in threads]
+    except OSError:
+        return
+    for child in chain.from_iterable(found):
+        yield child
+        yield from children(child)
+
+
+def cpu() -> float:
+    """CPU seconds of this process, of its ended children and of the living ones."""
+    times = os.times()
+    own = time.process_time() + times.children_user + times.children_system
+    return own + sum(map(ticks, children(str(os.getpid())))) / os.sysconf("SC_CLK_TCK")
+
+
+def unit() -> float:
+    """CPU seconds of a fixed piece of work: how fast this machine is now."""
+
+    def once() -> float:
+        before, total = time.process_time(), 0
+        for number in range(1_000_000):
+            total += number
+        return time.process_time() - before
+
+    return min(once() for _ in range(5))
+
+
+class Meter:
+    """CPU seconds of a test, without those of imports and of what several tests share."""
+
+    def __init__(self) -> None:
+        self.apart = 0.0
+        self.inside = False
+        self.shared: dict[str, float] = {}
+
+    def outside(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call; what that costs is no part of the test under way."""
+        if self.inside:
+            return function(*arguments)
+        self.inside, before = True, cpu()
+        try:
+            return function(*arguments)
+        finally:
+            self.inside = False
+            self.apart += cpu() - before
+
+    def of(self, run: Callable[[], Any]) -> tuple[float, Any]:
+        before, self.apart = cpu(), 0.0
+        value = run()
+        return max(0.0, cpu() - before - self.apart), value
+
+    def count_imports_apart(self) -> None:
+        load = bootstrap._find_and_load
+        bootstrap._find_and_load = lambda *arguments: self.outside(load, *arguments)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
+        if fixturedef.scope == "function" or self.inside:
+            return (yield)
+        self.inside, before = True, cpu()
+        try:
+            return (yield)
+        finally:
+            self.inside = False
+            spent = cpu() - before
+            self.apart += spent
+            if fixturedef.scope != "session":
+                file = request.node.nodeid.split("::")[0]
+                self.shared[file] = self.shared.get(file, 0.0) + spent
+
+
+# ---- the record
+
+
+@cache
+def record() -> dict[str, Any]:
+    """``unit`` of the machine that measured; by file, ``fast`` (how many tests, CPU seconds of all of them) and what each other
+    test costs; by tier, how many tests, CPU seconds and seconds it took."""
+    return json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {"unit": unit(), "files": {}, "tiers": {}}
+
+
+def above(file: str) -> dict[str, float]:
+    """What the tests of a file that cost more than the limit cost, by the test's name."""
+    return record()["files"].get(file, {}).get("above", {})
+
+
+def tier_of(item: pytest.Item) -> str:
+    for name in ("learning", "vllm"):
+        if item.get_closest_marker(name):
+            return name
+    file, _, name = item.nodeid.partition("::")
+    if item.get_closest_marker("slow"):
+        return "slow"
+    return "slow" if name in above(file) and name != record()["files"][file].get("smoke") else "fast"
+
+
+def may_cost(test: str) -> float:
+    """CPU seconds above which a fast test has grown, on the machine of the record."""
+    file, _, name = test.partition("::")
+    return GROWN * max(LIMIT, above(file).get(name, 0.0))
+
+
+def recorded(old: dict[str, Any], collected: dict[str, list[str]], costs: dict[str, float]) -> dict[str, Any]:
+    """The record of a file's tests: what was measured now replaces what was, tests that are gone leave.
+
+    ``collected``: by file, the tests it has; ``costs``: by test, CPU seconds.
+    """
+    files = dict(old)
+    for file, tests in collected.items():
+        was, now = old.get(file, {}), {test: costs[f"{file}::{test}"] for test in tests if f"{file}::{test}" in costs}
+        if not now:
+            continue
+        higher = {test: cost for test, cost in was.get("above", {}).items() if test in tests and test not in now}
+        higher |= {test: round(cost, 2) for test, cost in now.items() if cost > LIMIT}
+        files[file] = {"fast": len(tests) - len(higher)}
+        if higher:
+            cheapest = min(higher, key=lambda test: (higher[test], test))
+            smoke = {"smoke": cheapest} if len(higher) == len(tests) and higher[cheapest] <= SMOKE else {}
+            files[file] |= smoke | {"above": dict(sorted(higher.items()))}
+    return dict(sorted(files.items()))
+
+
+# ---- learning tests
+
+
+@cache
+def digest(folder: str) -> str:
+    """Of what the code of a folder does: comments, docstrings and layout do not count."""
+    hashed = hashlib.sha256()
+    for path in sorted((PACKAGE / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                texts = [part for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+                node.body = [part for part in node.body if part not in texts]
+        hashed.update(f"{path.relative_to(PACKAGE)}\n{ast.dump(tree)}\n".encode())
+    return hashed.hexdigest()[:16]
+
+
+def depends_on(item: pytest.Item) -> str:
+    """A digest of the folders that a learning test names and of its own file."""
+    marker = item.get_closest_marker("learning")
+    assert marker is not None
+    assert marker.args, f"{item.nodeid}: learning(…) needs the folders that it depends on"
+    unknown = [folder for folder in marker.args if not (PACKAGE / folder).is_dir()]
+    assert not unknown, f"{item.nodeid}: learning(…) names {unknown}, which are no folders of the package"
+    parts = [hashlib.sha256(item.path.read_bytes()).hexdigest()[:16], *(digest(folder) for folder in sorted(marker.args))]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+
+
+def learned() -> dict[str, str]:
+    return json.loads(LEARNED.read_text(encoding="utf-8")) if LEARNED.exists() else {}
+
+
+# ---- skips
+
+
+def allowed_skip(test: str, reason: str) -> bool:
+    """Whether a line of the list (``test pattern | reason pattern | why``) names this skip."""
+    lines = [line.split("|") for line in SKIPS.read_text(encoding="utf-8").splitlines() if line.strip() and line[0] != "#"]
+    patterns = [(name.strip(), said.strip()) for name, said, *_ in lines]
+    return any(fnmatch.fnmatchcase(test, name) and fnmatch.fnmatchcase(reason, said) for name, said in patterns)
+
+
+# ---- pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers")
+    group.addoption("--tier", choices=list(COVERS), help="the tests of a tier")
+    group.addoption("--record-costs", action="store_true", help="write what the tests cost into tests/costs.json")
+    group.addoption("--changed", action="store_true", help="of the learning tests, those whose folders changed")
+    group.addoption("--record-learned", action="store_true", help="write which learning tests passed into tests/learned.json")
+    group.addoption("--strict-skips", action="store_true", help="a skip that tests/allowed_skips.txt does not name fails")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A property is tried on 20 examples, in the slow tier on 100; one that names a number of its own keeps it."""
+    tier = config.option.tier
+    if tier:
+        config.option.markexpr = SELECTS[tier]
+    settings.load_profile("many" if tier == "slow" else "few")
+    config.pluginmanager.register(Tiers(config), "tiers")
+
+
+class Tiers:
+    """Marks the tests, measures them, and says at the end what has grown or was skipped. A worker's findings travel to the
+    controller, which knows them all."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.meter = Meter()
+        self.found: dict[str, Any] = {"costs": {}, "grown": {}, "shared": {}, "collected": {}, "digests": {}}
+        self.passed: set[str] = set()
+        self.skipped: list[tuple[str, str]] = []
+        self.began = time.monotonic()
+        config.pluginmanager.register(self.meter)
+        self.meter.count_imports_apart()
+
+    @cached_property
+    def scale(self) -> float:
+        """How much slower than the machine of the record this one is now."""
+        return unit() / record()["unit"]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        for item in items:
+            tier = tier_of(item)
+            if tier in ("fast", "slow"):
+                item.add_marker(tier)
+            file, _, name = item.nodeid.partition("::")
+            self.found["collected"].setdefault(file, []).append(name)
+            if tier == "learning" and (config.option.changed or config.option.record_learned):
+                self.found["digests"][item.nodeid] = depends_on(item)
+        if config.option.changed:
+            last = learned()
+            same = {test for test, now in self.found["digests"].items() if last.get(test) == now}
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in same])
+            items[:] = [item for item in items if item.nodeid not in same]
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+        before, self.meter.apart = cpu(), 0.0
+        value = yield
+        cost = max(0.0, cpu() - before - self.meter.apart)
+        if self.config.option.tier == "fast" and cost > may_cost(item.nodeid) * self.scale:
+            again, _ = self.meter.of(lambda: runtestprotocol(item, log=False, nextitem=nextitem))
+            cost = min(cost, again)
+            if cost > may_cost(item.nodeid) * self.scale:
+                self.found["grown"][item.nodeid] = cost / self.scale
+        self.found["costs"][item.nodeid] = cost
+        return value
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and not hasattr(report, "wasxfail"):
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.skipped.append((report.nodeid, reason.removeprefix("Skipped: ")))
+        if report.passed and report.when == "call":
+            self.passed.add(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.skipped.append((report.nodeid, report.longrepr[2].removeprefix("Skipped: ")))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.found["shared"] = self.meter.shared
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["tiers"] = json.dumps([self.found, unit()])
+            return
+        self.finish(session)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        found, _ = json.loads(getattr(node, "workeroutput", {}).get("tiers", "[{}, 0]"))
+        for kind, values in found.items():
+            for name, value in values.items():
+                known = self.found[kind].get(name, 0.0)
+                self.found[kind][name] = known + value if kind == "shared" else value
+
+    def finish(self, session: pytest.Session) -> None:
+        failed = session.testsfailed or session.exitstatus not in (0, 5)
+        if self.config.option.changed and session.exitstatus == 5:
+            session.exitstatus = 0  # nothing that a learning test depends on has changed
+        if self.found["grown"] and self.config.option.tier == "fast":
+            session.exitstatus = 1
+        if self.config.option.strict_skips and not all(allowed_skip(*skip) for skip in self.skipped):
+            session.exitstatus = 1
+        if self.config.option.record_costs and not failed:
+            self.write_costs()
+        if self.config.option.record_learned:
+            now = {test: print_ for test, print_ in self.found["digests"].items() if test in self.passed}
+            LEARNED.write_text(json.dumps(dict(sorted((learned() | now).items())), indent=1) + "\n", encoding="utf-8")
+
+    def write_costs(self) -> None:
+        """Into the record, on the scale of its machine: a first record is made by this one."""
+        old, scale = record(), self.scale
+        costs = {test: cost / scale for test, cost in self.found["costs"].items()}
+        for file, spent in self.found["shared"].items():
+            share = spent / scale / len(self.found["collected"][file])
+            costs |= {test: cost + share for test, cost in costs.items() if test.split("::")[0] == file}
+        files = recorded(old["files"], self.found["collected"], costs)
+        tiers = dict(old["tiers"])
+        if self.config.option.tier and self.config.args_source.name != "ARGS":
+            wall = time.monotonic() - self.began
+            tiers[self.config.option.tier] = {
+                "tests": len(costs),
+                "cpu": round(sum(costs.values())),
+                "wall": round(wall / scale),
+            }
+        COSTS.write_text(json.dumps({"unit": old["unit"], "tiers": tiers, "files": files}, indent=1) + "\n", encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        write = terminalreporter.write_line
+        for test, cost in sorted(self.found["grown"].items(), key=lambda pair: -pair[1]):
+            write(f"grown: {test} costs {cost:.2f} CPU s, more than {may_cost(test):.2f}")
+            write(f"  make it cheaper, or record it as slow: pytest --record-costs {test.split('::')[0]}")
+        counts: dict[tuple[bool, str], int] = {}
+        for test, reason in self.skipped:
+            key = allowed_skip(test, reason), reason
+            counts[key] = counts.get(key, 0) + 1
+        for (allowed, reason), count in sorted(counts.items()):
+            write(f"skipped {count}: {reason}{'' if allowed else ' (tests/allowed_skips.txt does not allow this)'}")
+        cost, wall = sum(self.found["costs"].values()), time.monotonic() - self.began
+        write(f"{len(self.found['costs'])} tests cost {cost:.0f} CPU s, imports and shared models apart, in {wall:.0f} s")
+
+
+def summary(tier: str) -> str:
+    """What a tier covers, and how long it takes here."""
+    known = record()["tiers"].get(tier)
+    if known is None:
+        return f"{tier} tests: {COVERS[tier]}"
+    wall = known["wall"] * unit() / record()["unit"]
+    return f"{tier} tests: {COVERS[tier]}: {known['tests']:,} tests, about {wall / 60:.0f} min {wall % 60:.0f} s here"
+
+
+if __name__ == "__main__":
+    print(summary(sys.argv[1]))
