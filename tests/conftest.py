@@ -10,12 +10,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import copy
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
 
 import tiny_models
 import vllm_engine
+import warm
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text, train_tokenizer
 from penstock.observe import machine
@@ -24,7 +26,15 @@ from tiers import pytest_addoption, pytest_configure
 __all__ = ["pytest_addoption", "pytest_configure"]
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+if find_spec("vllm") is None:  # its engine starts processes of its own kind
+    warm.begin()
 machine.EVERY = 86_400.0  # what the machine does is no part of what tests compare
+
+
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that the test starts execute Python anew, for tests of what that does."""
+    monkeypatch.setitem(warm.HERE, "cold", True)
 
 
 @pytest.fixture(scope="session", autouse=True)

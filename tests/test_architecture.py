@@ -304,21 +304,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert not waits, f"in a circle, or waiting for one: {', '.join(sorted(waits))}"
 
 
-LIGHT = (
-    *sorted(f"penstock.{folder}.{path.stem}" for folder in ("core", "config") for path in (PACKAGE / folder).glob("[!_]*.py")),
-    "penstock.algos",
-)
-
-
-@pytest.mark.parametrize("module", [*LIGHT, "penstock.recipes", "penstock.cli.main"])
-def test_light_modules_import_no_torch(module: str) -> None:
-    """Help, specs and ``explain`` answer at once. A module that cannot be imported fails here too."""
-    code = f"import {module}, sys; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
-
-
 def spec_classes(*roots: type) -> set[type]:
     """Every class whose fields a user can set and that is reachable from ``roots``."""
     spec = importlib.import_module("penstock.config.spec")

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, to be killed and signalled: a server imports once and forks one for each request."""
+"""Commands in processes of their own, to be killed and signalled."""
 
 from __future__ import annotations
 
@@ -12,71 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-SERVER = """
-import importlib, json, os, signal, sys
-from penstock.cli.main import main
-import penstock.runtime.session, penstock.cli.commands.train, penstock.ui.report, penstock.ui.progress
-real, replies = sys.stdin, os.dup(1)
-
-def arm(place, count, action=signal.SIGKILL):
-    "When the function at MODULE:NAME is about to be called for the count-th time: send this process a signal, or call."
-    module, _, name = place.partition(":")
-    owner, *path = importlib.import_module(module), *name.split(".")
-    for part in path[:-1]:
-        owner = getattr(owner, part)
-    function, calls = getattr(owner, path[-1]), [0]
-    def armed(*arguments, **more):
-        calls[0] += 1
-        if calls[0] == count:
-            action() if callable(action) else os.kill(os.getpid(), action)
-        return function(*arguments, **more)
-    setattr(owner, path[-1], armed)
-
-for line in real:
-    asked = json.loads(line)
-    if "wait" in asked:
-        answer = os.waitstatus_to_exitcode(os.waitpid(asked["wait"], 0)[1])
-    else:
-        answer = os.fork()
-        if answer == 0:
-            code = 70
-            try:
-                out = os.open(asked["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-                os.dup2(out, 1), os.dup2(out, 2)
-                os.chdir(asked["folder"])
-                exec(asked["first"], {"arm": arm, "signal": signal})
-                code = main(asked["words"])
-                sys.stdout.flush()
-            except BaseException:
-                import traceback
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush(), sys.stderr.flush()
-                os._exit(code)
-    os.write(replies, (json.dumps(answer) + "\\n").encode())
-"""
+ENVIRONMENT = {
+    **os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+}  # fmt: skip
+PENSTOCK = "from armed import *\n{first}\nimport sys\nfrom penstock.cli.main import main\nsys.exit(main(sys.argv[1:]))"
 
 
 class Server:
     """Starts ``penstock`` commands as processes."""
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    def ask(self, **request: Any) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return int(json.loads(self.process.stdout.readline()))
-
     def start(self, folder: Path, *words: str, first: str = "") -> Started:
-        """Start a command in ``folder``; ``first`` is code that runs in the process before it (``arm`` is at hand)."""
-        out = folder / f"out-{time.monotonic_ns()}.txt"
-        return Started(self, self.ask(words=list(words), folder=str(folder), out=str(out), first=first), out)
+        """Start a command in ``folder``; ``first`` is code that runs in the process before it (``armed`` is imported)."""
+        return Started(folder, words, first)
 
     def run(self, folder: Path, *words: str, first: str = "") -> Started:
         """Run a command to its end."""
@@ -84,18 +31,20 @@ class Server:
         started.wait()
         return started
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=120)
-
 
 class Started:
     """A running command; ``code`` is its exit code once it has ended (negative: the signal that killed it)."""
 
-    def __init__(self, server: Server, pid: int, out: Path) -> None:
-        self.server, self.pid, self.out = server, pid, out
-        self.code: int | None = None
+    def __init__(self, folder: Path, words: Sequence[str], first: str) -> None:
+        self.out = folder / f"out-{time.monotonic_ns()}.txt"
+        command = [sys.executable, "-c", PENSTOCK.format(first=first), *words]
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdout=out, stderr=out)
+        self.pid = self.process.pid
+
+    @property
+    def code(self) -> int | None:
+        return self.process.poll()
 
     @property
     def text(self) -> str:
@@ -115,9 +64,7 @@ class Started:
         self.wait()
 
     def wait(self) -> int:
-        if self.code is None:
-            self.code = self.server.ask(wait=self.pid)
-        return self.code
+        return self.process.wait(timeout=500)
 
 
 def events(folder: Path) -> list[dict[str, Any]]:

@@ -23,21 +23,6 @@ from penstock.recipes.quickstart import quickstart
 from penstock.runtime.check import check_stages
 from penstock.runtime.evaluate_model import pick
 
-HEAVY = {"torch", "transformers", "numpy", "jinja2", "rich", "penstock.config.run"}
-
-
-@pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["trian"]])
-def test_help_imports_nothing_heavy(words: list[str]) -> None:
-    code = f"import sys; from penstock.cli.main import main; main({words!r}); print(sorted({HEAVY!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-def test_the_package_imports_nothing_heavy() -> None:
-    code = f"import sys, penstock; print(sorted({HEAVY!r} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "[]", done.stderr
-
 
 def test_help_names_every_command(penstock: Penstock) -> None:
     shown = penstock("--help")

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import pkgutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from feedback_examples import enrol, pair, vote
 
-import penstock.feedback
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import Annotator
@@ -62,11 +58,3 @@ def test_a_place_that_cannot_be_is_refused(tmp_path):
         Store.open(tmp_path / "none" / "f.db")
     with pytest.raises(FeedbackError, match="no such store"):
         Store.open("mysql://somewhere/x")
-
-
-def test_nothing_in_the_folder_imports_torch():
-    modules = [module.name for module in pkgutil.iter_modules(penstock.feedback.__path__) if not module.ispkg]
-    code = "import sys; " + "; ".join(f"import penstock.feedback.{name}" for name in modules)
-    code += "; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.stdout.strip() == "[]", done.stderr

@@ -6,24 +6,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from runs import RECIPES, Start, Started, Zygote
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
+from runs import RECIPES, Start, Started
 
 
 @pytest.fixture
-def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """``start("letters", "--steps", "8", first=…, in_roles=…)``: begin a run in processes; without a recipe, go on with it."""
     begun: list[Started] = []
 
     def begin(recipe: str = "", *words: str, folder: Path = tmp_path, **more: object) -> Started:
         named = [f"{RECIPES}:{recipe}", "--name", "run", "--runtime", "procs", *words] if recipe else ["--resume", "runs/run"]
-        begun.append(Started(zygote, folder, "train", *named, **more))  # type: ignore[arg-type]
+        begun.append(Started(folder, "train", *named, **more))  # type: ignore[arg-type]
         return begun[-1]
 
     yield begin
@@ -32,7 +25,7 @@ def start(zygote: Zygote, tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """``undisturbed("letters", "--steps", "8")``: the folder of that run in one process, made once."""
     made: dict[tuple[str, ...], Path] = {}
 
@@ -40,7 +33,7 @@ def undisturbed(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Cal
         if (recipe, *words) not in made:
             home = tmp_path_factory.mktemp("undisturbed")
             (home / "go").touch()
-            run = Started(zygote, home, "train", f"{RECIPES}:{recipe}", "--name", "run", *words)
+            run = Started(home, "train", f"{RECIPES}:{recipe}", "--name", "run", *words)
             assert run.wait(200) == 0, run.everything()
             made[recipe, *words] = run.run
         return made[recipe, *words]

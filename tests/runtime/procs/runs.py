@@ -17,46 +17,54 @@ from typing import Any
 from penstock.weights.folder import shared_folder
 
 RECIPES = Path(__file__).with_name("procs_recipes.py")
-ZYGOTE = Path(__file__).with_name("zygote.py")
+ENVIRONMENT = {
+    **os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+}  # fmt: skip
 BATCH = 4
 
 
-class Zygote:
-    """Starts runs; see zygote.py."""
+COMMAND = """
+import sys
+import warm
+from armed import *
 
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        self.process = subprocess.Popen(
-            [sys.executable, str(ZYGOTE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+def in_role(words):
+    if "penstock.runtime.role" in words:
+        with open({folder!r} + "/roles.jsonl", "a", encoding="utf-8") as out:
+            out.write(json.dumps([words[-1], os.getpid()]) + "\\n")
+        name = words[-1]
+        if name == "learner":
+            record_trained()
+        exec({in_roles!r}, {{**globals(), "name": name}})
 
-    def ask(self, **request: Any) -> Any:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait(timeout=60)
+warm.in_children(in_role)
+{first}
+from penstock.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""A run whose roles are forked as it is itself, and write down who they are."""
+PLAIN = "import sys\nfrom penstock.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+"""One whose roles execute Python anew, as they do for users."""
 
 
 class Started:
     """A run on its way, in ``folder``/runs/run."""
 
-    def __init__(self, zygote: Zygote, folder: Path, *words: str, first: str = "", in_roles: str = "", forking: bool = True):
+    def __init__(self, folder: Path, *words: str, first: str = "", in_roles: str = "", forking: bool = True):
         """``first`` is code that runs in the supervisor before anything else, ``in_roles`` in every other process."""
-        self.zygote, self.folder, self.run = zygote, folder, folder / "runs" / "run"
+        self.folder, self.run = folder, folder / "runs" / "run"
         self.out = folder / f"out-{time.monotonic_ns()}.txt"
         self.code: int | None = None
         self.groups: set[int] = set()
         self._roles = folder / "roles.jsonl"
         self._roles.unlink(missing_ok=True)
-        self.pid = zygote.ask(
-            words=list(words), folder=str(folder), out=str(self.out), first=first, in_roles=in_roles, forking=forking
-        )
+        code = COMMAND.format(folder=str(folder), in_roles=in_roles, first=first) if forking else PLAIN
+        with self.out.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, *([] if forking else ["-B"]), "-c", code, *words],
+                cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        self.pid = self.process.pid
 
     # ---- what is there
 
@@ -116,8 +124,7 @@ class Started:
     # ---- its end
 
     def poll(self) -> int | None:
-        if self.code is None:
-            self.code = self.zygote.ask(poll=self.pid)
+        self.code = self.process.poll()
         return self.code
 
     def wait(self, seconds: float = 180.0) -> int:

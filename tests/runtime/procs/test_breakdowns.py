@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Start, Zygote, assert_each_trained_once, events, weights
+from runs import Start, assert_each_trained_once, events, weights
 
 LEARNER = "if name == 'learner':\n    "
 NO_MORE = """
@@ -19,9 +19,7 @@ def full(function, *arguments, **more):
 
 
 @pytest.mark.slow
-def test_a_reward_that_hangs_fails_its_samples_and_names_them(
-    start: Start, zygote: Zygote, undisturbed: Callable[..., Path]
-) -> None:
+def test_a_reward_that_hangs_fails_its_samples_and_names_them(start: Start, undisturbed: Callable[..., Path]) -> None:
     words = ("letters", "--steps", "3", "--reward", "hanging")
     run = start(*words)
     assert run.wait() == 0, run.everything()
@@ -105,14 +103,6 @@ def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed:
 def test_a_learner_that_cannot_live_ends_the_run(start: Start) -> None:
     run = start("letters", in_roles=LEARNER + "arm('penstock.loops.learn:Trainer.step', 1)")
     run.assert_refused("the learner was killed by SIGKILL", "without finishing a step")
-
-
-def test_the_supervisor_needs_no_torch(zygote: Zygote) -> None:
-    import subprocess
-    import sys
-
-    check = "import penstock.runtime.supervise, sys; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", check], timeout=120).returncode == 0
 
 
 def test_a_row_that_cannot_travel_ends_the_run_before_anything_is_generated(start: Start) -> None:
