@@ -25,9 +25,7 @@ SPECS = sorted(
 )
 STORE = [f"penstock.feedback.{module.name}" for module in pkgutil.iter_modules(penstock.feedback.__path__) if not module.ispkg]
 PROCESSES = ["runtime.hub", "runtime.remote", "runtime.roles.rank", "runtime.supervise"]
-BUILDING = (
-    "import penstock.algos as algos; algos.PPO(), algos.SFT(), algos.LeaveOneOut(), algos.BradleyTerry(), algos.GRPO().loss()"
-)
+BUILDING = "from penstock.algos import GRPO, PPO, SFT; PPO(), SFT(), GRPO().loss()"
 
 STEPS: dict[str, tuple[str, list[str]]] = {
     "the package": ("import penstock", HEAVY),

@@ -1,6 +1,6 @@
 """Processes that start in no time: a Python that a test starts is forked from one that has imported everything already.
 
-After ``warm.begin()``, ``subprocess.Popen([sys.executable, …])`` with ``-c``, ``-m`` or a file forks, and so does all that builds
+After ``warm.begin()``, ``subprocess.Popen([sys.executable, …])`` with ``-c``, ``-m`` or a file forks, and so does what builds
 on it (``subprocess.run``, ``asyncio.create_subprocess_exec``), also in the processes so started.
 
 A process begins as one that executes Python anew: its arguments, environment, streams, folder, session and signals are those
