@@ -11,7 +11,7 @@ import tiny_models
 import tiny_t5
 from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, ragged, run, started
 from penstock.core.errors import GenerationError
-from penstock.core.types import Request, WeightUpdate
+from penstock.core.types import WeightUpdate
 from penstock.engine.cache import CachePool
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
@@ -136,15 +136,13 @@ def test_an_aborted_or_cancelled_sample_leaves_the_budget(tiny):
     assert (generator.running, generator.prefixes, len(generator.waiting)) == ([], [], 0)
 
 
-@pytest.mark.parametrize(("given", "expected"), [(0.0, 4_000_000_000), (1.5, 1_500_000_000)])
-def test_the_usual_budget_of_a_processor(given, expected):
-    assert budget_of(given, torch.device("cpu")) == expected
-
-
-def test_the_usual_budget_of_a_gpu_is_half_of_what_is_free(monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [("cpu", 0.0, 4_000_000_000), ("cpu", 1.5, 1_500_000_000), ("cuda", 0.0, 30_000), ("cuda", 1.0, 1_000_000_000)],
+)
+def test_the_usual_budget_is_4_gb_and_on_a_gpu_half_of_what_is_free(device, given, expected, monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60_000, 80_000))
-    assert budget_of(0.0, torch.device("cuda")) == 30_000
-    assert budget_of(1.0, torch.device("cuda")) == 1_000_000_000
+    assert budget_of(given, torch.device(device)) == expected
 
 
 def test_a_roomy_budget_gives_rows_their_whole_length_at_once(tiny):
@@ -172,13 +170,7 @@ async def converse(generator, turns, key_of=tiny_models.key, said=(50, 51, 52)):
 
 def test_a_turn_prefills_only_what_is_new(tiny):
     samples, prefilled = asyncio.run(converse(EmbeddedGenerator(tiny()), 5))
-    assert prefilled == [
-        40,
-        4,
-        4,
-        4,
-        4,
-    ]  # what was said, and the token before it, which had not been read
+    assert prefilled == [40, 4, 4, 4, 4]  # what was said, and the token before it, which had not been read
     for sample in samples:
         np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(tiny(), sample), atol=1e-4)
 
@@ -211,20 +203,16 @@ def test_conversations_side_by_side_keep_apart(tiny):
 def test_a_weight_update_between_turns_follows_its_cache_policy(kv, expected, tiny):
     async def updated():
         generator = EmbeddedGenerator(tiny())
-        (first,), _ = await converse(generator, 1)
-        samples, _ = await converse(generator, 1)
-        wanted = replace(request(samples[0].tokens_T[:40], max_new_tokens=10), keep=True)
-        first = await generator.generate(wanted)
+        first = await generator.generate(replace(request(np.arange(20, 60), max_new_tokens=10), keep=True))
         await generator.load(WeightUpdate(1, None, kv))
         before = generator.prefilled_tokens
-        tokens = np.concatenate([first.tokens_T, [50, 51, 52]]).astype(np.int32)
-        await generator.generate(request(tokens))
+        await generator.generate(request(np.append(first.tokens_T, [50, 51, 52])))
         return generator.prefilled_tokens - before
 
     assert asyncio.run(updated()) == expected
 
 
-def test_conversations_make_room_for_rows_and_the_oldest_goes_first(tiny):
+def test_conversations_make_room_for_rows(tiny):
     async def many():
         generator, seen = bounded(tiny(), 500, max_running=2)
         talks = [converse(generator, 2, lambda g=g: tiny_models.key(g)) for g in range(8)]
@@ -234,19 +222,18 @@ def test_conversations_make_room_for_rows_and_the_oldest_goes_first(tiny):
     assert max(seen) <= generator.memory.budget
     assert all(prefilled == [40, 4] for _, prefilled in found)
 
+
+def test_of_conversations_that_crowd_each_other_the_oldest_goes_first(tiny):
     async def crowded():
         generator, seen = bounded(tiny(), 500, max_running=2)
-        keys = [tiny_models.key(g) for g in range(8)]
-        wanted = [replace(request(np.arange(20, 60) + g), key=key, keep=True) for g, key in enumerate(keys)]
-        firsts = [await generator.generate(one) for one in wanted]
+        firsts = [await generator.generate(replace(request(np.arange(20, 60) + g, g), keep=True)) for g in range(8)]
         counts = []
-        for key, first in reversed(list(zip(keys, firsts, strict=True))):
+        for first in reversed(firsts):
             before = generator.prefilled_tokens
-            await generator.generate(Request(key, np.append(first.tokens_T, 50).astype(np.int32), first_sampling))
+            await generator.generate(replace(request(np.append(first.tokens_T, 50)), key=first.key))
             counts.append(generator.prefilled_tokens - before)
         return generator, seen, counts
 
-    first_sampling = request(np.array([20])).sampling
     generator, seen, counts = asyncio.run(crowded())
     assert max(seen) <= generator.memory.budget
     assert counts[0] == 2  # kept last

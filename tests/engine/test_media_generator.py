@@ -1,15 +1,16 @@
 """Generation with pictures: the learner's numbers, one prefill and one encoding, positions that belong to the sequence."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import seeing
-from engine_examples import learner_logp, run, started
+from engine_examples import assert_same_draws, learner_logp, run, started
 from penstock.core.errors import GenerationError
-from penstock.core.types import Request, WeightUpdate
+from penstock.core.types import WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.media import MediaGenerator
 from penstock.models.media import MEDIA
@@ -21,6 +22,16 @@ def model():
     return seeing.built()
 
 
+def assert_log_probs_agree(model, sample):
+    """With the learner's and with those of transformers."""
+    at = np.flatnonzero(sample.action_T)
+    np.testing.assert_allclose(sample.logp_T[at], learner_logp(model, sample), atol=1e-4)
+    logits_TV = seeing.transformers_logits(model, sample.tokens_T, sample.blobs)
+    logits_TV[:, sorted(model.text.media)] = -torch.inf
+    wanted = logits_TV.log_softmax(-1)[at - 1, sample.tokens_T[at].astype(np.int64)]
+    np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
+
+
 @pytest.mark.parametrize("chunk", [5, 2048])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probs_are_the_learners_with_and_without_pictures(model, temperature, chunk):
@@ -30,27 +41,13 @@ def test_log_probs_are_the_learners_with_and_without_pictures(model, temperature
         np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample, temperature), atol=1e-4)
 
 
-def test_log_probs_are_those_of_transformers(model):
-    for sample in run(embedded_generator(model), seeing.ragged(model)):
-        logits_TV = seeing.transformers_logits(model, sample.tokens_T, sample.blobs)
-        logits_TV[:, sorted(model.text.media)] = -torch.inf
-        at = np.flatnonzero(sample.action_T)
-        wanted = logits_TV.log_softmax(-1)[at - 1, sample.tokens_T[at].astype(np.int64)]
-        np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen3_vl"])
-def test_other_types_give_the_learners_log_probs_and_those_of_transformers(kind):
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen2_vl", "qwen3_vl"])
+def test_each_type_gives_the_learners_log_probs_and_those_of_transformers(kind):
     """Qwen3-VL's decoder also reads pictures in its first layers."""
     model = seeing.of_kind(kind)
     model.check()
     for sample in run(embedded_generator(model, max_running=4, chunk=7), seeing.ragged(model)):
-        at = np.flatnonzero(sample.action_T)
-        np.testing.assert_allclose(sample.logp_T[at], learner_logp(model, sample), atol=1e-4)
-        logits_TV = seeing.transformers_logits(model, sample.tokens_T, sample.blobs)
-        logits_TV[:, sorted(model.text.media)] = -torch.inf
-        wanted = logits_TV.log_softmax(-1)[at - 1, sample.tokens_T[at].astype(np.int64)]
-        np.testing.assert_allclose(sample.logp_T[at], wanted, atol=1e-4)
+        assert_log_probs_agree(model, sample)
 
 
 def test_who_shares_the_batch_changes_nothing(model):
@@ -99,38 +96,33 @@ def test_tokens_of_media_are_never_sampled(temperature):
         assert not np.isin(sample.tokens_T[sample.action_T], sorted(model.text.media)).any()
 
 
+def two_turns(model, one, other, **fields):
+    """The samples of two turns of a conversation, about a picture each, and how many tokens were prefilled for the second."""
+    first, generator = seeing.request(model, "<image>what?", (one,)), embedded_generator(model)
+    (sample,) = run(generator, [replace(first, **fields)])
+    before = generator.prefilled_tokens
+    more = np.concatenate([sample.tokens_T, model.text.encode(" and 3 + 4?")]).astype(np.int32)
+    (second,) = run(generator, [replace(first, tokens_T=more, blobs=(other,))])
+    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
+    return sample, second, generator.prefilled_tokens - before
+
+
 def test_a_later_turn_has_the_same_picture_tokens(model):
     (blob,) = seeing.shown(model, seeing.picture(seed=6))
-    first = seeing.request(model, "<image>what?", (blob,))
-    generator = embedded_generator(model)
-    (sample,) = run(generator, [first])
-    more = np.concatenate([sample.tokens_T, model.text.encode(" and 3 + 4?")]).astype(np.int32)
-    (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(blob,))])
-    np.testing.assert_array_equal(second.tokens_T[: len(sample.tokens_T)], sample.tokens_T)
+    first, second, _ = two_turns(model, blob, blob)
+    np.testing.assert_array_equal(second.tokens_T[: len(first.tokens_T)], first.tokens_T)
     assert (second.columns[MEDIA] == blob.number).sum() == 9
-    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
 
 
 def test_a_kept_conversation_goes_on_at_its_own_positions(model):
     (blob,) = seeing.shown(model, seeing.picture(seed=7))
-    first = seeing.request(model, "<image>what?", (blob,))
-    generator = embedded_generator(model)
-    (sample,) = run(generator, [Request(first.key, first.tokens_T, first.sampling, keep=True, blobs=(blob,))])
-    before = generator.prefilled_tokens
-    more = np.concatenate([sample.tokens_T, model.text.encode(" 3 + 4?")]).astype(np.int32)
-    (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(blob,))])
-    assert generator.prefilled_tokens - before < len(more) - 9
-    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
+    _, second, prefilled = two_turns(model, blob, blob, keep=True)
+    assert prefilled < int((~second.action_T).sum()) - 9
 
 
 def test_a_kept_conversation_about_another_picture_is_read_again(model):
     """The key and the tokens are the same, and so nothing else tells that the cache is another picture's."""
-    one, other = seeing.shown(model, seeing.picture(seed=8), seeing.picture(seed=9))
-    first, generator = seeing.request(model, "<image>what?", (one,)), embedded_generator(model)
-    (sample,) = run(generator, [Request(first.key, first.tokens_T, first.sampling, keep=True, blobs=(one,))])
-    more = np.concatenate([sample.tokens_T, model.text.encode(" 3 + 4?")]).astype(np.int32)
-    (second,) = run(generator, [Request(first.key, more, first.sampling, blobs=(other,))])
-    np.testing.assert_allclose(second.logp_T[second.action_T], learner_logp(model, second), atol=1e-4)
+    two_turns(model, *seeing.shown(model, seeing.picture(seed=8), seeing.picture(seed=9)), keep=True)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -145,11 +137,7 @@ def test_new_weights_of_the_tower_are_seen_by_the_next_request(frozen):
     weights["model.visual.patch_embed.proj.weight"] += 0.5
     asyncio.run(generator.load(WeightUpdate(1, weights.items(), owned=frozen)))
     (sample,) = run(generator, [one])
-    np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample), atol=1e-4)
-    logits_TV = seeing.transformers_logits(model, sample.tokens_T, (blob,))
-    logits_TV[:, sorted(model.text.media)] = -torch.inf
-    at = int(np.flatnonzero(sample.action_T)[0])
-    assert sample.logp_T[at] == pytest.approx(float(logits_TV[at - 1].log_softmax(-1)[int(sample.tokens_T[at])]), abs=1e-4)
+    assert_log_probs_agree(model, sample)
 
 
 def test_sequences_go_on_after_their_cache_was_computed_again(model):
@@ -161,9 +149,7 @@ def test_sequences_go_on_after_their_cache_was_computed_again(model):
         generator._renew_cache("recompute")
         return [await task for task in tasks]
 
-    for sample, whole in zip(asyncio.run(interrupted()), run(embedded_generator(model), one), strict=True):
-        np.testing.assert_array_equal(sample.tokens_T, whole.tokens_T)
-        np.testing.assert_allclose(sample.logp_T, whole.logp_T, atol=1e-4)
+    assert_same_draws(asyncio.run(interrupted()), run(embedded_generator(model), one))
 
 
 def test_a_model_that_reads_text_alone_refuses_pictures(tiny, model):
@@ -175,7 +161,7 @@ def test_a_model_that_reads_text_alone_refuses_pictures(tiny, model):
 def test_picture_tokens_without_their_picture_are_refused(model):
     one = seeing.ragged(model)[1]
     with pytest.raises(GenerationError, match="9 tokens show pictures, and the pictures have 0"):
-        run(embedded_generator(model), [Request(one.key, one.tokens_T, one.sampling)])
+        run(embedded_generator(model), [replace(one, blobs=())])
 
 
 def test_tokens_that_show_a_picture_are_not_scored_without_it(model):

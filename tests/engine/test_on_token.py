@@ -1,13 +1,22 @@
 """Tokens are told of as they are drawn, and drawing can be paused between two of them."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 
 import tiny_models
-from penstock.core.types import Request, WeightUpdate
+from penstock.core.types import WeightUpdate
 from penstock.engine.generator import EmbeddedGenerator
 from tiny_models import request
+
+
+async def begun(generator, one, told):
+    """A task that generates, once five tokens were told of."""
+    task = asyncio.create_task(generator.generate(one, lambda *token: told.append(token)))
+    while len(told) < 5:
+        await asyncio.sleep(0)
+    return task
 
 
 def test_every_token_is_told_of_with_its_log_prob_and_version(tiny):
@@ -28,26 +37,19 @@ def test_tokens_of_a_resumed_sample_are_told_of_once(tiny):
     async def scenario():
         generator, first, second = EmbeddedGenerator(tiny()), [], []
         one = request(np.array([20]), max_new_tokens=30)
-        task = asyncio.create_task(generator.generate(one, lambda token, *_: first.append(token)))
-        while len(first) < 5:
-            await asyncio.sleep(0)
+        task = await begun(generator, one, first)
         (partial,) = await generator.abort([one.key])
         await task
-        again = Request(one.key, one.tokens_T, one.sampling, resume=partial)
-        return first, second, await generator.generate(again, lambda token, *_: second.append(token))
+        return first, second, await generator.generate(replace(one, resume=partial), lambda *token: second.append(token))
 
     first, second, sample = asyncio.run(scenario())
-    assert [*first, *second] == sample.tokens_T[sample.action_T].tolist()
+    assert [token for token, _, _ in [*first, *second]] == sample.tokens_T[sample.action_T].tolist()
 
 
 def test_nothing_is_drawn_while_paused_and_weights_change_meanwhile(tiny):
     async def scenario():
         generator, told = EmbeddedGenerator(tiny()), []
-        task = asyncio.create_task(
-            generator.generate(request(np.array([20]), max_new_tokens=30), lambda *token: told.append(token))
-        )
-        while len(told) < 5:
-            await asyncio.sleep(0)
+        task = await begun(generator, request(np.array([20]), max_new_tokens=30), told)
         generator.pause()
         await asyncio.sleep(0)
         paused = len(told)

@@ -42,6 +42,17 @@ def in_two_waves(model):
     return first + run(generator, ragged(9, seed=1, longest=70, max_new_tokens=30)), generator
 
 
+def assert_recorded_is_plain(model, monkeypatch):
+    """The samples of a recorded step."""
+    recorded, generator = in_two_waves(model)
+    assert generator.decode._traced
+    monkeypatch.setattr(decode, "RECORDABLE", frozenset())
+    plain, generator = in_two_waves(model)
+    assert not generator.decode._traced
+    assert_same_draws(recorded, plain)
+    return recorded
+
+
 WINDOW = {"sliding_window": 16}
 SOME_LAYERS = WINDOW | {"use_sliding_window": True, "max_window_layers": 1}
 """Windows that the test's rows outgrow, where a type has them."""
@@ -56,13 +67,7 @@ SEEN_OFTEN = {"gemma2", "gemma3_text", "gpt2", "llama", "mistral", "olmo2", "phi
 )
 def test_a_recorded_step_is_the_plain_one(kind, text, monkeypatch):
     model = built(kind, text, **WINDOWED.get(kind, {}))
-    recorded, generator = in_two_waves(model)
-    assert generator.decode._traced
-    with monkeypatch.context() as patch:
-        patch.setattr(decode, "RECORDABLE", frozenset())
-        plain, generator = in_two_waves(model)
-        assert not generator.decode._traced
-    assert_same_draws(recorded, plain)
+    recorded = assert_recorded_is_plain(model, monkeypatch)
     if kind not in tiny_t5.ARCHITECTURES:
         for sample in recorded[:6]:
             np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(model, sample), atol=1e-4)
@@ -70,11 +75,7 @@ def test_a_recorded_step_is_the_plain_one(kind, text, monkeypatch):
 
 def test_a_recorded_step_over_a_large_vocabulary_is_the_plain_one(text, monkeypatch):
     """There tokens are found block by block."""
-    model = built("qwen2", text, vocab_size=draws.WHOLE + draws.BLOCK + 1)
-    recorded, generator = in_two_waves(model)
-    assert generator.decode._traced
-    monkeypatch.setattr(decode, "RECORDABLE", frozenset())
-    assert_same_draws(recorded, in_two_waves(model)[0])
+    assert_recorded_is_plain(built("qwen2", text, vocab_size=draws.WHOLE + draws.BLOCK + 1), monkeypatch)
 
 
 ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}

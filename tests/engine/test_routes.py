@@ -4,10 +4,11 @@ import asyncio
 
 import numpy as np
 import pytest
+from in_flight import finished, updated
 
 import tiny_models
 import tiny_t5
-from engine_examples import drawn, ragged, resumed, run, started
+from engine_examples import drawn, ragged, run, started
 from penstock.core.errors import ModelError
 from penstock.core.types import Prompt, Sampling, WeightUpdate
 from penstock.engine.encoder_decoder import embedded_generator
@@ -54,17 +55,10 @@ def test_preempted_samples_keep_their_routes(text):
 
 def test_resumed_samples_keep_their_routes(text):
     model = mixture(text)
-
-    async def interrupted():
-        generator = EmbeddedGenerator(model, max_running=2, routes=True)
-        tasks = await started(generator, LONG, tokens=20)
-        await generator.load(WeightUpdate(1, None, "abort"))
-        partial = await asyncio.gather(*tasks)
-        return partial, await resumed(generator, LONG, partial)
-
-    partial, found = asyncio.run(interrupted())
+    generator = EmbeddedGenerator(model, max_running=2, routes=True)
+    partial = updated(generator, LONG, 20, WeightUpdate(1, None, "abort"))
     assert any(sample.finish == "abort" and ROUTES in sample.columns for sample in partial)
-    for sample in found:
+    for sample in finished(generator, LONG, partial):
         assert_routes_are_those_of(model, sample)
 
 
@@ -72,16 +66,10 @@ def test_resumed_samples_keep_their_routes(text):
 def test_routes_are_those_of_the_version_that_drew_the_next_token(kv, text):
     old, new, model = mixture(text), mixture(text), mixture(text)
     tiny_models.randomise(new.network, seed=9)
-
-    async def replaced():
-        generator = EmbeddedGenerator(model, max_running=3, routes=True)
-        tasks = await started(generator, LONG, tokens=30)
-        await generator.load(WeightUpdate(1, new.policy_weights(), kv))
-        found = await asyncio.gather(*tasks)
-        return await resumed(generator, LONG, found) if kv == "abort" else found
-
+    generator = EmbeddedGenerator(model, max_running=3, routes=True)
+    found = updated(generator, LONG, 30, WeightUpdate(1, new.policy_weights(), kv))
     mixed = 0
-    for sample in asyncio.run(replaced()):
+    for sample in finished(generator, LONG, found) if kv == "abort" else found:
         own, after_T = [sets(chosen(one, sample.tokens_T)) for one in (old, new)], sample.version_T[1:].clip(0)
         assert sets(sample.columns[ROUTES])[:-1] == [own[version][t] for t, version in enumerate(after_T)]
         mixed += len(set(after_T)) == 2 and own[0] != own[1]
@@ -122,12 +110,15 @@ def test_a_conversation_keeps_the_routes_of_its_turns(kept, text):
         assert_routes_are_those_of(model, sample)
 
 
-@pytest.mark.parametrize(("model_type", "why"), [("llama", "has no experts"), ("jetmoe", "has routers that do not give")])
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [
+        ("llama", "ForCausalLM has no experts"),
+        ("jetmoe", "ForCausalLM has routers that do not give"),
+        ("t5", "has no experts, so there are no routes to replay"),
+    ],
+)
 def test_a_model_whose_routes_cannot_be_noted_is_refused(model_type, why, text):
-    with pytest.raises(ModelError, match=rf"ForCausalLM {why}.*set learner\.replay_routes=false"):
-        EmbeddedGenerator(mixture(text, model_type), routes=True)
-
-
-def test_an_encoder_decoder_is_refused(text):
-    with pytest.raises(ModelError, match=r"has no experts, so there are no routes to replay; set learner\.replay_routes=false"):
-        embedded_generator(tiny_t5.build(text), routes=True)
+    model = tiny_t5.build(text) if model_type == "t5" else mixture(text, model_type)
+    with pytest.raises(ModelError, match=rf"{why}.*set learner\.replay_routes=false"):
+        embedded_generator(model, routes=True)

@@ -5,9 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from in_flight import EITHER, LONG, aborted, engine, finished, updated
 
 import tiny_models
-from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, resumed, run, started
+from engine_examples import assert_each_token_is_its_versions, assert_same_draws, drawn, learner_logp, run, started
 from penstock.algos.sft import SFT
 from penstock.config.run import LearnerSpec
 from penstock.core.contracts import Denominator
@@ -19,12 +20,11 @@ from penstock.models.packing import lay_out
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from tiny_models import request
 
-LONG = [request(np.arange(20, 26), sample=g, max_new_tokens=40) for g in range(4)]
 each_policy = pytest.mark.parametrize("kv", ["keep", "recompute"])
-QUICK = ("qwen3", "gpt2")
+QUICK = ("qwen3", "gpt2", "t5")
 each_architecture = pytest.mark.parametrize(
     "architecture",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in tiny_models.ARCHITECTURES],
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in (*tiny_models.ARCHITECTURES, "t5")],
 )
 
 
@@ -34,31 +34,21 @@ def tensors_of(model, scale=1.0):
 
 @each_policy
 @each_architecture
-def test_loading_the_same_weights_in_flight_changes_no_token(architecture, kv, tiny):
-    async def interrupted():
-        generator = EmbeddedGenerator(tiny(architecture), max_running=3)
-        tasks = await started(generator, LONG, tokens=30)
-        assert await generator.load(WeightUpdate(1, tensors_of(generator.model).items(), kv)) == 1
-        return await asyncio.gather(*tasks)
-
-    found = asyncio.run(interrupted())
-    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), max_running=3), LONG))
+def test_loading_the_same_weights_in_flight_changes_no_token(architecture, kv, made):
+    model, again = made(architecture), made(architecture)
+    found = updated(engine(model, max_running=3), LONG, 30, WeightUpdate(1, tensors_of(model).items(), kv))
+    assert_same_draws(found, run(engine(again, max_running=3), LONG))
     assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0, 1}
 
 
 @each_architecture
-def test_samples_aborted_by_an_update_go_on_where_they_were(architecture, tiny):
-    async def interrupted():
-        generator = EmbeddedGenerator(tiny(architecture), max_running=3)
-        tasks = await started(generator, LONG, tokens=30)
-        await generator.load(WeightUpdate(1, None, "abort"))
-        partial = await asyncio.gather(*tasks)
-        return partial, await resumed(generator, LONG, partial)
-
-    partial, found = asyncio.run(interrupted())
+def test_samples_aborted_by_an_update_go_on_where_they_were(architecture, made):
+    generator = engine(made(architecture), max_running=3)
+    partial = updated(generator, LONG, 30, WeightUpdate(1, None, "abort"))
+    found = finished(generator, LONG, partial)
     assert {sample.finish for sample in partial} >= {"abort"}
     assert sum(len(drawn(sample)) for sample in partial) < sum(len(drawn(sample)) for sample in found)
-    assert_same_draws(found, run(EmbeddedGenerator(tiny(architecture), max_running=3), LONG))
+    assert_same_draws(found, run(engine(made(architecture), max_running=3), LONG))
 
 
 @each_policy
@@ -79,41 +69,32 @@ def test_versions_grow_along_a_sample_and_end_at_the_newest(kv, tiny):
     assert longest.oldest_version == 0
 
 
+def changing(made, architecture):
+    """A model whose weights are to change, one as it was and one as it will be."""
+    model, old, new = (made(architecture) for _ in range(3))
+    tiny_models.randomise(new.network, seed=9)
+    return model, old, new
+
+
 @each_architecture
-def test_after_recompute_every_token_has_the_log_prob_of_its_version(architecture, tiny):
-    old, new, model = tiny(architecture), tiny(architecture), tiny(architecture)
-    tiny_models.randomise(new.network, seed=9)
-
-    async def replaced():
-        generator = EmbeddedGenerator(model, max_running=3)
-        tasks = await started(generator, LONG, tokens=30)
-        await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
-        return await asyncio.gather(*tasks)
-
-    assert_each_token_is_its_versions(asyncio.run(replaced()), (old, new))
+def test_after_recompute_every_token_has_the_log_prob_of_its_version(architecture, made):
+    model, old, new = changing(made, architecture)
+    samples = updated(engine(model, max_running=3), LONG, 30, WeightUpdate(1, new.policy_weights(), "recompute"))
+    assert_each_token_is_its_versions(samples, (old, new))
 
 
-def test_kept_cache_goes_on_under_the_new_weights(tiny):
-    """The cache is the old weights', the head the new ones': neither version alone explains the tokens that follow."""
-    model, new = tiny(), tiny()
-    tiny_models.randomise(new.network, seed=9)
-
-    async def replaced():
-        generator = EmbeddedGenerator(model)
-        tasks = await started(generator, LONG[:1], tokens=5)
-        await generator.load(WeightUpdate(1, new.policy_weights(), "keep"))
-        return await tasks[0]
-
-    sample = asyncio.run(replaced())
+@pytest.mark.parametrize("architecture", EITHER)
+def test_kept_caches_go_on_under_the_new_weights(architecture, made):
+    """The caches are the old weights', the step the new ones': neither version alone explains the tokens that follow."""
+    model, old, new = changing(made, architecture)
+    (sample,) = updated(engine(model), LONG[:1], 5, WeightUpdate(1, new.policy_weights(), "keep"))
     late = sample.version_T[sample.action_T] == 1
-    logp_A = sample.logp_T[sample.action_T][late]
-    for weights in (tiny(), new):
-        assert np.abs(logp_A - learner_logp(weights, sample)[late]).max() > 1e-3
+    for weights in (old, new):
+        assert np.abs(sample.logp_T[sample.action_T] - learner_logp(weights, sample))[late].max() > 1e-3
 
 
-def test_a_sample_that_starts_after_an_update_is_wholly_new(tiny):
-    model, new = tiny(), tiny()
-    tiny_models.randomise(new.network, seed=9)
+def test_a_sample_that_starts_after_an_update_is_wholly_new(made):
+    model, _, new = changing(made, "qwen2")
     generator = EmbeddedGenerator(model)
     asyncio.run(generator.load(WeightUpdate(3, new.policy_weights())))
     (sample,) = run(generator, LONG[:1])
@@ -191,17 +172,12 @@ def test_the_generator_reads_the_parameters_that_a_learner_trains(tiny):
     np.testing.assert_allclose(after.logp_T[after.action_T], learner_logp(model, after), atol=1e-4)
 
 
-def test_abort_gives_what_was_drawn_and_so_does_generate(tiny):
-    async def aborted():
-        generator = EmbeddedGenerator(tiny(), max_running=4)
-        tasks = await started(generator, LONG, tokens=20)
-        given = await generator.abort([LONG[1].key, LONG[3].key])
-        return given, await asyncio.gather(*tasks)
-
-    given, samples = asyncio.run(aborted())
+def test_abort_gives_what_was_drawn_and_so_does_generate_and_siblings_are_left_alone(tiny):
+    given, samples = aborted(EmbeddedGenerator(tiny(), max_running=4), LONG, 20, [LONG[1].key, LONG[3].key])
     expected = run(EmbeddedGenerator(tiny(), max_running=4), LONG)
     assert {sample.key for sample in given} == {LONG[1].key, LONG[3].key}
-    assert [sample.finish for sample in samples] == [expected[0].finish, "abort", expected[2].finish, "abort"]
+    assert [sample.finish for sample in samples[1::2]] == ["abort", "abort"]
+    assert_same_draws(samples[::2], expected[::2])
     for partial in given:
         whole = expected[partial.key.sample]
         assert 0 < len(drawn(partial)) < len(drawn(whole))
@@ -209,28 +185,14 @@ def test_abort_gives_what_was_drawn_and_so_does_generate(tiny):
         assert drawn(samples[partial.key.sample]) == drawn(partial)
 
 
-def test_abort_leaves_siblings_alone(tiny):
-    async def aborted():
-        generator = EmbeddedGenerator(tiny(), max_running=4)
-        tasks = await started(generator, LONG, tokens=20)
-        await generator.abort([LONG[0].key])
-        return await asyncio.gather(*tasks[1:])
-
-    assert_same_draws(asyncio.run(aborted()), run(EmbeddedGenerator(tiny(), max_running=4), LONG)[1:])
-
-
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.0}, {"top_k": 3, "temperature": 1.5}])
 @each_architecture
-def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, tiny):
+def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, made):
     requests = [Request(r.key, r.tokens_T, Sampling(**({"max_new_tokens": 30} | sampling))) for r in LONG]
-
-    async def interrupted():
-        generator = EmbeddedGenerator(tiny(architecture), max_running=4)
-        tasks = await started(generator, requests, tokens=25)
-        await generator.abort([one.key for one in requests])
-        return await resumed(generator, requests, await asyncio.gather(*tasks))
-
-    assert_same_draws(asyncio.run(interrupted()), run(EmbeddedGenerator(tiny(architecture), max_running=4), requests))
+    generator = engine(made(architecture), max_running=4)
+    _, partial = aborted(generator, requests, 25, [one.key for one in requests])
+    whole = run(engine(made(architecture), max_running=4), requests)
+    assert_same_draws(finished(generator, requests, partial), whole)
 
 
 @pytest.mark.slow
@@ -253,23 +215,14 @@ def test_a_sample_can_be_resumed_by_another_generator_after_every_token(tiny):
 def test_resuming_a_finished_sample_gives_it_back(tiny):
     generator = EmbeddedGenerator(tiny())
     (whole,) = run(generator, LONG[:1])
-    (again,) = asyncio.run(resumed(generator, LONG[:1], [whole]))
+    (again,) = finished(generator, LONG[:1], [whole])
     assert_same_draws([again], [whole])
     assert again.version_T.tolist() == whole.version_T.tolist()
 
 
 def test_aborting_a_request_that_waits_gives_a_sample_without_actions(tiny):
-    async def aborted():
-        generator = EmbeddedGenerator(tiny(), max_running=1)
-        tasks = await started(generator, [request(np.array([20 + i]), i, max_new_tokens=20) for i in range(3)], tokens=2)
-        (given,) = await generator.abort([tiny_models.key(2)])
-        return given, await asyncio.gather(*tasks)
-
-    given, samples = asyncio.run(aborted())
+    wanted = [request(np.array([20 + i]), i, max_new_tokens=20) for i in range(3)]
+    (given,), samples = aborted(EmbeddedGenerator(tiny(), max_running=1), wanted, 2, [tiny_models.key(2)])
     assert (given.tokens_T.tolist(), given.action_T.any(), given.finish) == ([22], False, "abort")
     assert not samples[2].scored(1.0).valid
     assert all(len(drawn(sample)) > 0 for sample in samples[:2])
-
-
-def test_aborting_an_unknown_key_gives_nothing(tiny):
-    assert asyncio.run(EmbeddedGenerator(tiny()).abort([tiny_models.key(7)])) == []
