@@ -28,7 +28,11 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
         gc.collect()  # tasks and futures complain when they are collected
         assert unseen == []
 
-    asyncio.run(watched())
+    gc.freeze()  # what was there before the test is not looked at again
+    try:
+        asyncio.run(watched())
+    finally:
+        gc.unfreeze()
 
 
 class Hub:

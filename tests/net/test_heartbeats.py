@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from rpc_examples import Hub, joined, run, serving
+from rpc_examples import Hub, joined, serving
 
 from network_relay import relayed
 from penstock.core.errors import ConnectionLost
@@ -28,21 +28,18 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_both_ends_notice_a_network_that_forwards_nothing_and_closes_nothing() -> None:
-    async def main() -> None:
-        async with serving() as (hub, address), relayed(address) as (relay, there):
-            client = await joined(there)
-            call = asyncio.create_task(client.call("wait", deadline=SOON))
-            await hub.someone_waits.wait()
-            relay.open.clear()
-            await hub.someone_left.wait()
-            assert [(peer.name, running) for peer, running in hub.left] == [("generator-0", 0)]
-            assert hub.lines == ['hub ended the connection of generator "generator-0": nothing was heard of it for 1 s']
-            with pytest.raises(ConnectionLost, match="nothing was heard of it for 1 s"):
-                await call
-            await client.close()
-
-    run(main)
+async def test_both_ends_notice_a_network_that_forwards_nothing_and_closes_nothing() -> None:
+    async with serving() as (hub, address), relayed(address) as (relay, there):
+        client = await joined(there)
+        call = asyncio.create_task(client.call("wait", deadline=SOON))
+        await hub.someone_waits.wait()
+        relay.open.clear()
+        await hub.someone_left.wait()
+        assert [(peer.name, running) for peer, running in hub.left] == [("generator-0", 0)]
+        assert hub.lines == ['hub ended the connection of generator "generator-0": nothing was heard of it for 1 s']
+        with pytest.raises(ConnectionLost, match="nothing was heard of it for 1 s"):
+            await call
+        await client.close()
 
 
 COMPUTES = f"""
@@ -68,34 +65,29 @@ def computing(address: str, seconds: float, *before: str) -> subprocess.Popen[st
 
 
 @pytest.mark.slow
-def test_a_peer_whose_event_loop_computes_for_long_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("cold")  # its silence is read as the module is imported
+async def test_a_peer_whose_event_loop_computes_for_long_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SILENCE", 2.0)
 
-    async def main() -> None:
-        async with serving() as (hub, address):
-            with computing(address, 5.0) as child:
-                assert child.stdout is not None
-                said = await asyncio.to_thread(child.stdout.readline)
-                child.kill()
-            assert said == "went on\n"
-            assert hub.lines == []
-
-    run(main)
+    async with serving() as (hub, address):
+        with computing(address, 5.0) as child:
+            assert child.stdout is not None
+            said = await asyncio.to_thread(child.stdout.readline)
+            child.kill()
+        assert said == "went on\n"
+        assert hub.lines == []
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
-def test_an_end_that_stood_still_itself_does_not_blame_the_other() -> None:
-    async def main() -> None:
-        async with serving() as (hub, address):
-            client = await joined(address)
-            time.sleep(3 * link.SILENCE)  # both loops, in one thread
-            assert await client.call("echo", value="goes on") == "goes on"
-            await client.close()
-            await hub.someone_left.wait()
-            assert hub.lines == []
-
-    run(main)
+async def test_an_end_that_stood_still_itself_does_not_blame_the_other() -> None:
+    async with serving() as (hub, address):
+        client = await joined(address)
+        time.sleep(3 * link.SILENCE)  # both loops, in one thread
+        assert await client.call("echo", value="goes on") == "goes on"
+        await client.close()
+        await hub.someone_left.wait()
+        assert hub.lines == []
 
 
 def ip(*words: str) -> None:
@@ -143,19 +135,16 @@ def network() -> Iterator[Network]:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_peer_on_a_node_whose_packets_are_dropped_leaves(network: Network) -> None:
-    async def main() -> None:
-        hub = Hub()
-        address = await hub.server.start(network.ours)
-        with computing(address, 0.0, "ip", "netns", "exec", network.namespace) as child:
-            try:
-                await hub.someone_waits.wait()
-                network.drop_packets()
-                await hub.someone_left.wait()
-                assert [(peer.name, running) for peer, running in hub.left] == [("generator-0", 0)]
-                assert await asyncio.to_thread(child.wait) != 0  # the other side has noticed as well
-            finally:
-                child.kill()
-        await hub.server.stop()
-
-    run(main)
+async def test_a_peer_on_a_node_whose_packets_are_dropped_leaves(network: Network) -> None:
+    hub = Hub()
+    address = await hub.server.start(network.ours)
+    with computing(address, 0.0, "ip", "netns", "exec", network.namespace) as child:
+        try:
+            await hub.someone_waits.wait()
+            network.drop_packets()
+            await hub.someone_left.wait()
+            assert [(peer.name, running) for peer, running in hub.left] == [("generator-0", 0)]
+            assert await asyncio.to_thread(child.wait) != 0  # the other side has noticed as well
+        finally:
+            child.kill()
+    await hub.server.stop()

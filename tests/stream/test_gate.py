@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from stream_examples import Both, deliver, generated, group, scored, train
 
 from penstock.core.errors import StreamError
@@ -24,6 +22,13 @@ VALUE = EnrichmentStep("value", ("tokens", "reward"))
 
 def write(gate, ticket, step, before, after=None, owner="worker"):
     return gate.write(owner, ticket, step, changes(before, before if after is None else after))
+
+
+def taken(by="worker"):
+    """A gate with one group, whose reward a worker is writing; its ticket, and what the worker was given."""
+    gate = Gate(Rules(1, enrichment=(REWARD,)))
+    (ticket,) = deliver(gate, 1)
+    return gate, ticket, gate.take(by, "reward")
 
 
 def noted(before, **extras):
@@ -178,35 +183,27 @@ def test_two_stages_work_on_a_group_at_once_and_both_columns_stay():
 
 
 def test_what_a_lost_worker_had_is_given_to_another_without_drawing_it_again():
-    gate = Gate(Rules(1, enrichment=(REWARD,)))
-    (ticket,) = deliver(gate, 1)
-    taken = gate.take("first", "reward")
+    gate, ticket, given = taken("first")
     gate.release_owner("first")
     assert gate.admit("g", 9) == []
-    assert gate.take("second", "reward") == taken == [(ticket, taken[0][1])]
+    assert gate.take("second", "reward") == given == [(ticket, given[0][1])]
     assert gate.stats.returned == 1
 
 
 def test_a_late_column_of_a_lost_worker_is_refused():
-    gate = Gate(Rules(1, enrichment=(REWARD,)))
-    (ticket,) = deliver(gate, 1)
-    gate.take("first", "reward")
+    gate, ticket, _ = taken("first")
     gate.release_owner("first")
     assert gate.write("first", ticket, "reward", [{"error": "late"}]) is False
     assert gate.stats.refused == 1
 
 
 def test_a_column_that_is_written_twice_is_refused():
-    gate = Gate(Rules(1, enrichment=(REWARD,)))
-    (ticket,) = deliver(gate, 1)
-    gate.take("worker", "reward")
+    gate, ticket, _ = taken()
     assert [gate.write("worker", ticket, "reward", [{}]) for _ in range(2)] == [True, False]
 
 
 def test_a_column_with_too_few_findings_is_refused_and_may_be_written_again():
-    gate = Gate(Rules(1, enrichment=(REWARD,)))
-    (ticket,) = deliver(gate, 1)
-    gate.take("worker", "reward")
+    gate, ticket, _ = taken()
     with pytest.raises(StreamError, match="has 1 samples, but a step wrote about 0"):
         gate.write("worker", ticket, "reward", [])
     assert gate.lease(0) is None
@@ -245,11 +242,6 @@ def overtaken(on_stale, oversample=1, **rules):
     gate.put("g", quick, group(1))
     assert train(gate, 0).ordinals == (1,)
     return gate, slow
-
-
-def test_with_oversampling_a_batch_need_not_wait_for_its_last_groups():
-    gate, _ = overtaken("drop")
-    assert gate.stats.trained == 1
 
 
 def test_oversampling_adds_slots():
@@ -372,194 +364,24 @@ def test_wait_trains_stragglers_in_their_turn():
     assert [train(gate, version).ordinals for version in range(2)] == [(0,), (1,)]
 
 
-# ---- groups that are trained on again
-
-
-def test_a_group_is_in_as_many_batches_as_max_uses_says():
-    gate, batches = Gate(Rules(2, max_lag=1, max_uses=2)), []
-    for version, count in enumerate((2, 1, 1, 1)):
-        deliver(gate, count, version)
-        lease = train(gate, version)
-        batches.append((lease.ordinals, tuple(old.key.ordinal for old in lease.reused)))
-    assert batches == [((0, 1), ()), ((2,), (0,)), ((3,), (2,)), ((4,), (3,))]
-
-
-def test_a_group_that_is_too_old_is_not_trained_on_again():
-    gate = Gate(Rules(2, max_lag=1, max_uses=2))
-    deliver(gate, 2, version=0)
-    train(gate, 0)
-    deliver(gate, 1, version=1)
-    assert [old.key.ordinal for old in train(gate, 1).reused] == [0]
-    deliver(gate, 1, version=2)
-    assert [old.key.ordinal for old in train(gate, 2).reused] == [2]  # 1 was in one batch only, but is two versions old
-
-
-@given(st.integers(1, 4), st.integers(0, 3), st.data())
-def test_with_reuse_a_batch_is_full_no_group_is_in_more_and_none_is_too_old(batch, max_lag, data):
-    max_uses = data.draw(st.integers(1, max_lag + 1))
-    gate, uses = Gate(Rules(batch, max_lag, max_uses=max_uses)), {}
-    for version in range(8):
-        deliver(gate, gate.free, version)
-        lease = train(gate, version)
-        assert len(lease.groups + lease.reused) == batch
-        for one in lease.groups + lease.reused:
-            uses[one.key.ordinal] = uses.get(one.key.ordinal, 0) + 1
-            assert version - one.oldest_version <= max_lag
-    assert max(uses.values()) <= max_uses
-
-
-def test_reuse_beyond_the_bound_is_refused():
-    with pytest.raises(StreamError, match="max_uses=3: a group is young enough for 2 batches"):
-        Rules(2, max_lag=1, max_uses=3)
-
-
-# ---- learners that die
-
-
-def contents(lease):
-    return lease.number, lease.version, lease.ordinals, lease.filtered, lease.groups, lease.reused
-
-
-def test_leases_after_the_checkpoint_come_again_as_they_were_and_in_order():
-    gate = Gate(Rules(2, max_lag=2, on_stale="drop", max_uses=2))
-    saved = gate.ledger.values()
-    first = []
-    for version in range(3):
-        deliver(gate, gate.free, version)
-        first.append(contents(train(gate, version)))
-    gate.restore(saved)
-    assert [contents(train(gate, version)) for version in range(3)] == first
-
-
-def test_after_what_came_again_training_goes_on_with_what_is_new():
-    gate = Gate(Rules(1, max_lag=1))
-    saved = gate.ledger.values()
-    deliver(gate, 2)
-    train(gate, 0)
-    gate.restore(saved)
-    assert [train(gate, version).ordinals for version in range(2)] == [(0,), (1,)]
-
-
-@pytest.mark.parametrize("released", [False, True])
-def test_slots_of_a_batch_that_is_trained_twice_open_once(released):
-    gate = Gate(Rules(2, max_lag=1))
-    saved = gate.ledger.values()
-    deliver(gate, 4)
-    lease = gate.lease(0)
-    if released:
-        gate.release(lease.number)
-    assert gate.free == 2 * released
-    gate.restore(saved)
-    assert gate.free == 2 * released
-    train(gate, 0)
-    assert gate.free == 2
-
-
-def test_slots_of_a_batch_that_was_saved_open_though_its_learner_died_before_it_could_say_so():
-    gate = Gate(Rules(2))
-    deliver(gate, 2)
-    gate.restore(gate.lease(0).ledger)
-    assert gate.free == 2
-    assert gate.admit("g")[0] == Ticket(2, min_version=1)
-
-
-def test_a_lease_that_never_reached_its_learner_comes_again():
-    gate = Gate(Rules(1))
-    saved = gate.ledger.values()
-    deliver(gate, 1)
-    lost = gate.lease(0)
-    gate.restore(saved)
-    assert contents(gate.lease(0)) == contents(lost)
-
-
-def test_a_learner_may_die_again_while_it_catches_up():
-    gate = Gate(Rules(1, max_lag=2))
-    saved = gate.ledger.values()
-    deliver(gate, 3)
-    for version in range(2):
-        train(gate, version)
-    gate.restore(saved)
-    train(gate, 0)
-    gate.restore(saved)
-    assert [train(gate, version).ordinals for version in range(3)] == [(0,), (1,), (2,)]
-    assert gate.free == 3
-
-
-def test_a_learner_that_asks_with_another_version_is_refused_and_nothing_is_lost():
-    gate = Gate(Rules(1, max_lag=1))
-    saved = gate.ledger.values()
-    deliver(gate, 2)
-    train(gate, 0)
-    gate.restore(saved)
-    with pytest.raises(StreamError, match="a learner of version 1 asked for the batch that version 0 was trained on"):
-        gate.lease(1)
-    assert gate.lease(0).ordinals == (0,)
-
-
-def test_a_batch_that_was_trained_while_a_checkpoint_was_written_is_kept():
-    gate = Gate(Rules(1))
-    deliver(gate, 1)
-    first = train(gate, 0)
-    deliver(gate, 1, version=1)
-    second = gate.lease(1)
-    assert second is not None
-    gate.release(second.number, saved=1)
-    gate.restore(first.ledger)
-    again = gate.lease(1)
-    assert again is not None
-    assert again.number == second.number
-
-
-def test_a_checkpoint_older_than_what_was_forgotten_is_refused():
-    gate = Gate(Rules(1))
-    saved = gate.ledger.values()
-    deliver(gate, 1)
-    gate.release(gate.lease(0).number, saved=1)
-    with pytest.raises(
-        StreamError, match=r"goes on from version 0, but batches up to version 1 are durable .*newest checkpoint"
-    ):
-        gate.restore(saved)
-
-
-def test_what_is_published_never_goes_back():
-    """Generators hold version 1 already, so that whoever is admitted can begin with it."""
-    gate = Gate(Rules(1, max_lag=1))
-    saved = gate.ledger.values()
-    deliver(gate, 2)
-    train(gate, 0)
-    gate.restore(saved)
-    assert gate.admit("g") == [Ticket(2, min_version=1)]
-
-
 # ---- whom a wait is waiting for
 
 
-def fails_of(stream, wait):
-    async def take():
-        with pytest.raises(StreamError) as error:
-            await wait(stream)
-        return str(error.value)
-
-    return asyncio.run(take())
-
-
-def test_a_learner_that_waits_too_long_names_who_works_on_what():
+async def test_a_learner_that_waits_too_long_names_who_works_on_what():
     stream = Stream(Rules(3, enrichment=(REWARD,)), deadline=0.01)
     first, second, _ = stream.gate.admit("generator 1", 3)
     stream.gate.put("generator 1", first, generated(0, [0]))
     stream.gate.put("generator 1", second, generated(1, [0]))
     stream.gate.take("math worker", "reward")
-    message = fails_of(stream, lambda stream: stream.lease(0))
-    assert "for 3 groups from the rollout; 0 groups are ready, 3 in flight (ordinals [0, 1, 2]…)" in message
-    assert message.endswith("with generator 1 (tokens), math worker (reward)")
+    with pytest.raises(StreamError) as error:
+        await stream.lease(0)
+    assert "for 3 groups from the rollout; 0 groups are ready, 3 in flight (ordinals [0, 1, 2]…)" in str(error.value)
+    assert str(error.value).endswith("with generator 1 (tokens), math worker (reward)")
 
 
-def test_a_worker_for_which_there_is_nothing_to_do_is_told_so_after_the_deadline():
-    async def ask():
-        worker = Worker(Stream(Rules(1, enrichment=(REWARD,)), deadline=0.01), "worker")
-        return await worker.take("reward"), await worker.revoked()
-
-    assert asyncio.run(ask()) == ([], [])
+async def test_a_worker_for_which_there_is_nothing_to_do_is_told_so_after_the_deadline():
+    worker = Worker(Stream(Rules(1, enrichment=(REWARD,)), deadline=0.01), "worker")
+    assert (await worker.take("reward"), await worker.revoked()) == ([], [])
 
 
 def test_groups_that_nobody_works_on_are_named_by_their_ordinals_alone():
@@ -580,9 +402,7 @@ def test_a_group_is_delivered_by_the_worker_that_was_admitted_alone():
 
 
 def test_a_column_is_written_by_the_worker_that_took_the_group_alone():
-    gate = Gate(Rules(1, enrichment=(REWARD,)))
-    (ticket,) = deliver(gate, 1)
-    gate.take("worker", "reward")
+    gate, ticket, _ = taken()
     assert gate.write("another", ticket, "reward", [{}]) is False
     assert gate.write("worker", ticket, "reward", [{}]) is True
 
@@ -609,54 +429,44 @@ def test_a_learner_that_is_woken_by_every_group_reads_each_groups_tokens_once(on
 # ---- the same with waiting
 
 
-def test_a_generator_hears_of_revoked_tickets_as_soon_as_there_are_some():
-    async def take():
-        stream = Both(Rules(1, on_stale="drop", oversample=1))
-        slow, quick = await stream.admit(2)
-        hearing = asyncio.create_task(stream.worker.revoked())
-        await stream.put(quick, group(1))
-        await stream.train(0)
-        leasing = asyncio.create_task(stream.lease(1))
-        heard = await asyncio.wait_for(hearing, 5)
-        leasing.cancel()
-        return heard == [slow]
-
-    assert asyncio.run(take())
+async def test_a_generator_hears_of_revoked_tickets_as_soon_as_there_are_some():
+    stream = Both(Rules(1, on_stale="drop", oversample=1))
+    slow, quick = await stream.admit(2)
+    hearing = asyncio.create_task(stream.worker.revoked())
+    await stream.put(quick, group(1))
+    await stream.train(0)
+    leasing = asyncio.create_task(stream.lease(1))
+    heard = await asyncio.wait_for(hearing, 5)
+    leasing.cancel()
+    assert heard == [slow]
 
 
-def test_a_group_that_became_too_old_is_generated_again_by_a_worker_that_waits_for_a_ticket():
-    async def take():
-        stream = Both(Rules(1, on_stale="drop", oversample=1))
-        await stream.as_owner("slow").admit()
-        (quick,) = await stream.admit()
-        await stream.put(quick, group(1))
-        await stream.train(0)
-        leasing = asyncio.create_task(stream.lease(1))
-        assert await stream.admit() == [Ticket(2, min_version=1)]
-        again = await stream.admit()
-        leasing.cancel()
-        return again
-
-    assert asyncio.run(take()) == [Ticket(0, attempt=1, min_version=1)]
+async def test_a_group_that_became_too_old_is_generated_again_by_a_worker_that_waits_for_a_ticket():
+    stream = Both(Rules(1, on_stale="drop", oversample=1))
+    await stream.as_owner("slow").admit()
+    (quick,) = await stream.admit()
+    await stream.put(quick, group(1))
+    await stream.train(0)
+    leasing = asyncio.create_task(stream.lease(1))
+    assert await stream.admit() == [Ticket(2, min_version=1)]
+    again = await stream.admit()
+    leasing.cancel()
+    assert again == [Ticket(0, attempt=1, min_version=1)]
 
 
-def test_what_a_lost_worker_had_wakes_those_that_wait_for_it():
-    async def take():
-        stream = Both(Rules(1, enrichment=(REWARD,)))
-        first, second = stream.as_owner("first"), stream.as_owner("second")
-        await first.admit()
-        admitting = asyncio.create_task(second.admit())
-        await asyncio.sleep(0)
-        await first.leave()
-        (ticket,) = await admitting
-        await second.put(ticket, generated(0, [0]))
-        first, second = stream.as_owner("first worker"), stream.as_owner("second worker")
-        await first.take("reward")
-        taking = asyncio.create_task(second.take("reward"))
-        await asyncio.sleep(0)
-        await first.leave()
-        return ticket.attempt, await taking
-
-    attempt, taken = asyncio.run(take())
-    assert attempt == 1
-    assert [ticket.ordinal for ticket, _ in taken] == [0]
+async def test_what_a_lost_worker_had_wakes_those_that_wait_for_it():
+    stream = Both(Rules(1, enrichment=(REWARD,)))
+    first, second = stream.as_owner("first"), stream.as_owner("second")
+    await first.admit()
+    admitting = asyncio.create_task(second.admit())
+    await asyncio.sleep(0)
+    await first.leave()
+    (ticket,) = await admitting
+    await second.put(ticket, generated(0, [0]))
+    first, second = stream.as_owner("first worker"), stream.as_owner("second worker")
+    await first.take("reward")
+    taking = asyncio.create_task(second.take("reward"))
+    await asyncio.sleep(0)
+    await first.leave()
+    assert ticket.attempt == 1
+    assert [ticket.ordinal for ticket, _ in await taking] == [0]
