@@ -347,7 +347,7 @@ class Tiers:
             session.exitstatus = 1
         if self.config.option.record_costs and not failed:
             self.write_costs()
-        if self.config.option.record_learned:
+        if self.config.option.record_learned and self.found["digests"]:
             now = {test: print_ for test, print_ in self.found["digests"].items() if test in self.passed}
             LEARNED.write_text(json.dumps(dict(sorted((learned() | now).items())), indent=1) + "\n", encoding="utf-8")
 

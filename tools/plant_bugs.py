@@ -186,19 +186,8 @@ def reached(copy: Path) -> dict[int, list[str]]:
 
 def pytest_fails(copy: Path, tests: list[str], seconds: float) -> str | None:
     """The first test that fails, or None; one that hangs has failed."""
-    words = [
-        str(ROOT / ".venv/bin/python"),
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--timeout",
-        "100",
-        "-rfE",
-        *tests,
-    ]
+    python = str(copy / ".venv/bin/python")
+    words = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "100", "-rfE", *tests]
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
     try:
         done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True, timeout=seconds)
@@ -246,7 +235,7 @@ def catch(
         mirrored = copy / "tests" / Path(bug["path"]).relative_to("src/penstock").parts[0]
         rounds = [[first[number]["caught"]]] if first.get(number, {}).get("caught") else []
         rounds += list(batches(reach.get(number, []), costs, limit))
-        rounds += [[str(mirrored.relative_to(copy)), "-m", "not slow"]] if mirrored.is_dir() else []
+        rounds += [[str(mirrored.relative_to(copy)), "-m", "not slow and not learning"]] if mirrored.is_dir() else []
         results[number] = {"caught": None, "reached_by": len(reach.get(number, []))}
         for tests in rounds:
             path.write_text("\n".join(lines), encoding="utf-8")
