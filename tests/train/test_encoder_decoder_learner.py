@@ -1,13 +1,18 @@
-"""The learner over encoder-decoders: gradients are those of plain transformers, and no layout changes them."""
-
-import copy
+"""The learner over encoder-decoders: gradients are those of plain transformers; test_learner_in_double has its layouts."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
+from learner_examples import (
+    WeightedLoss,
+    accumulate,
+    assert_resumes_bit_by_bit,
+    assert_same_gradients,
+    gradients,
+    learner_of,
+    rows_of,
+    some_units,
+)
 
 import naive
 import tiny_models
@@ -16,7 +21,6 @@ from penstock.algos.bradley_terry import BradleyTerry
 from penstock.core.contracts import Denominator
 from penstock.core.types import Row
 from penstock.models.dropout import dropped
-from penstock.models.packing import lay_out
 
 LOGP, VALUE, SCORE = frozenset({"logp"}), frozenset({"logp", "value"}), frozenset({"score"})
 each_architecture = pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)
@@ -44,7 +48,7 @@ def test_loss_and_gradients_are_those_of_transformers(architecture, text):
     loss = accumulate(learner, units, WeightedLoss(frozenset({"logp", "entropy"})))
     network = naive.plain(model)
     network.zero_grad()
-    expected = plain_loss(network, [row for unit in units for row in unit], model.start, units, 0.7)
+    expected = plain_loss(network, rows_of(units), model.start, units, 0.7)
     expected.backward()
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     assert_same_gradients(gradients(model.network), gradients(network))
@@ -61,37 +65,13 @@ def test_the_value_gradient_reaches_encoder_and_decoder(critic, t5):
     network = naive.plain(t5)
     network.zero_grad()
     total = 0.0
-    for row in (row for unit in units for row in unit):
+    for row in rows_of(units):
         value_A = t5.value_head(tiny_t5.decoder_hidden(network, row, t5.start)[:-1])
         total = total + (torch.from_numpy(row.fields["weight"]) * (value_A - 1).square()).sum() / Denominator.of(units).tokens
     total.backward()
     expected = {name: gradient for name, gradient in gradients(network).items() if name in found}
     assert any("encoder" in name for name in found)
     assert_same_gradients({name: found[name] for name in expected}, expected)
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 30), budget=st.sampled_from([16, 48, 4096]), share=st.booleans(), turned=st.booleans())
-def test_no_layout_changes_loss_or_gradient(text, seed, budget, share, turned):
-    units = some_units(seed, groups=(2, 1, 3))
-    one, other = tiny_t5.build(text), tiny_t5.build(text)
-    loss = accumulate(learner_of(one), units, WeightedLoss(LOGP))
-    again = [unit[::-1] for unit in units[::-1]] if turned else units
-    assert accumulate(learner_of(other), again, WeightedLoss(LOGP), budget, share) == pytest.approx(loss, abs=1e-5)
-    assert_same_gradients(gradients(other), gradients(one))
-
-
-def test_two_ranks_that_share_the_units_add_up(text):
-    units = some_units(4, groups=(2, 3, 1))
-    denominator = Denominator.of(units)
-    whole, ranks = tiny_t5.build(text), [tiny_t5.build(text) for _ in range(2)]
-    accumulate(learner_of(whole), units, WeightedLoss(LOGP))
-    for model, part in zip(ranks, (units[:1], units[1:]), strict=True):
-        learner = learner_of(model)
-        for batch in lay_out(part, 4096, True):
-            learner.accumulate(batch, WeightedLoss(LOGP), denominator)
-    summed = {name: gradient + gradients(ranks[1])[name] for name, gradient in gradients(ranks[0]).items()}
-    assert_same_gradients(summed, gradients(whole))
 
 
 def test_checkpointed_layers_give_the_same_gradient(text):
@@ -143,18 +123,6 @@ def test_a_reward_model_learns_to_rank(text):
 
 
 def test_a_resume_goes_on_bit_by_bit(text):
-    whole, resumed = (learner_of(tiny_t5.build(text), critic="separate", learning_rate=1e-3) for _ in range(2))
-
-    def steps(learner, seeds):
-        found = []
-        for seed in seeds:
-            found.append(accumulate(learner, some_units(seed), WeightedLoss(VALUE)))
-            learner.step()
-        return found
-
-    steps(whole, range(2))
-    state = copy.deepcopy(whole.state())
-    resumed.load_state(state)
-    assert steps(whole, range(2, 4)) == steps(resumed, range(2, 4))
-    expected = dict(whole.policy.model.named_parameters())
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in resumed.policy.model.named_parameters())
+    assert_resumes_bit_by_bit(
+        lambda: learner_of(tiny_t5.build(text), critic="separate", learning_rate=1e-3), WeightedLoss(VALUE)
+    )

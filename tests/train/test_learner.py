@@ -2,12 +2,24 @@
 
 import copy
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
+from learner_examples import (
+    WeightedLoss,
+    accumulate,
+    assert_equal_bits,
+    assert_resumes_bit_by_bit,
+    assert_same_gradients,
+    gradients,
+    learner_of,
+    rows_of,
+    saved,
+    some_units,
+    train,
+    weights_of,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import naive
@@ -16,31 +28,15 @@ from penstock.algos import GRPO, SFT, gspo
 from penstock.config.optimizers import AdamW
 from penstock.core.contracts import Denominator
 from penstock.core.errors import CheckpointError, NonFiniteError, TrainingError
+from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.train.learner import Scoring
 from penstock.train.schedule import rate_at
 
 LOGP = frozenset({"logp"})
+VALUE = WeightedLoss(frozenset({"value"}))
 each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-
-
-def weights_of(model):
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def assert_equal_bits(found, expected):
-    assert found.keys() == expected.keys()
-    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
-
-
-def saved(learner):
-    """What a checkpoint would hold: a copy of the state."""
-    state = learner.state()
-    return SimpleNamespace(
-        arrays={name: torch.as_tensor(array).detach().clone() for name, array in state.arrays.items()},
-        values=copy.deepcopy(state.values),
-    )
 
 
 @dataclass(frozen=True)
@@ -62,16 +58,6 @@ class FiniteLossWithoutFiniteGradient:
         return (outputs["logp"].sum() * 0).sqrt(), {}
 
 
-@dataclass(frozen=True)
-class Values:
-    """The value loss alone."""
-
-    needs: frozenset[str] = frozenset({"value"})
-
-    def __call__(self, outputs, fields, batch, denominator):
-        return (fields["weight"] * (outputs["value"] - 1).square()).sum() / denominator.tokens, {}
-
-
 def test_steps_equal_torch_adamw_run_by_hand(tiny):
     model = tiny()
     plan = {"learning_rate": 3e-3, "schedule": "cosine", "warmup": 2, "total_steps": 5}
@@ -85,7 +71,7 @@ def test_steps_equal_torch_adamw_run_by_hand(tiny):
     )
     for step in range(5):
         units = some_units(step)
-        rows = [row for unit in units for row in unit]
+        rows = rows_of(units)
         logps, _ = naive.token_outputs(network, rows)
         (
             sum((torch.from_numpy(r.fields["weight"]) * lp).sum() for r, lp in zip(rows, logps, strict=True))
@@ -127,41 +113,16 @@ def test_weight_decay_leaves_biases_norms_and_embeddings_alone(architecture, tin
         torch.testing.assert_close(parameter.detach(), expected, msg=name)
 
 
-def test_a_step_without_any_gradient_is_refused(tiny):
-    with pytest.raises(TrainingError, match="nothing was accumulated"):
-        learner_of(tiny()).step()
-
-
-def test_a_loss_that_is_not_finite_is_refused_and_changes_nothing(tiny):
-    model = tiny()
-    learner, before = learner_of(model), weights_of(model)
-    accumulate(learner, some_units())
-    with pytest.raises(TrainingError, match="the loss is nan at optimizer step 0; the step was not taken"):
-        accumulate(learner, some_units(), Scaled(float("nan")))
-    assert_equal_bits(weights_of(model), before)
-    with pytest.raises(TrainingError, match="nothing was accumulated"):
-        learner.step()
-
-
-def test_a_gradient_that_is_not_finite_is_refused_and_changes_nothing(tiny):
-    model = tiny()
-    learner, before = learner_of(model), weights_of(model)
+def test_a_gradient_that_is_not_finite_is_refused_changes_nothing_and_does_not_spoil_the_next_step(tiny):
+    model, untouched = tiny(), tiny()
+    learner, other = learner_of(model), learner_of(untouched)
     accumulate(learner, some_units(), FiniteLossWithoutFiniteGradient())
     with pytest.raises(TrainingError, match="gradient norm is nan; the step was not taken"):
         learner.step()
-    assert_equal_bits(weights_of(model), before)
-
-
-def test_training_goes_on_after_a_refused_step(tiny):
-    refused, untouched = tiny(), tiny()
-    learner, other = learner_of(refused), learner_of(untouched)
-    accumulate(learner, some_units(), FiniteLossWithoutFiniteGradient())
-    with pytest.raises(TrainingError):
-        learner.step()
+    assert_equal_bits(weights_of(model), weights_of(untouched))
     for one in (learner, other):
-        accumulate(one, some_units())
-        one.step()
-    assert_equal_bits(weights_of(refused), weights_of(untouched))
+        train(one, [0])
+    assert_equal_bits(weights_of(model), weights_of(untouched))
 
 
 def test_scoring_between_micro_batches_leaves_gradients_alone(tiny):
@@ -175,7 +136,7 @@ def test_scoring_between_micro_batches_leaves_gradients_alone(tiny):
     assert_equal_bits(gradients(scored), gradients(plain))
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_gradient_checkpointing_changes_no_gradient(architecture, tiny):
     plain, checkpointed = tiny(architecture), tiny(architecture)
     accumulate(learner_of(plain), some_units())
@@ -190,9 +151,7 @@ def test_bfloat16_keeps_updates_smaller_than_its_own_steps(tiny):
     learner = learner_of(model, dtype="bfloat16", learning_rate=1e-4, clip_norm=0.0)
     name = next(name for name, p in model.named_parameters() if name.endswith("norm.weight"))
     before = dict(model.named_parameters())[name].detach().float().clone()
-    for _ in range(100):
-        accumulate(learner, some_units())
-        learner.step()
+    train(learner, [0] * 100)
     moved = dict(model.named_parameters())[name].detach().float() - before
     assert float(moved.abs().median()) == pytest.approx(0.01, rel=0.6)
 
@@ -223,49 +182,17 @@ def test_bfloat16_accumulates_micro_batches_in_float32(tiny):
 @pytest.mark.parametrize(
     "spec",
     [
-        {},
         {"critic": "shared"},
         {"critic": "separate"},
         {"dtype": "bfloat16"},
         {"token_dropout": 0.3, "dropout": 0.2},
         {"schedule": "linear", "warmup": 1},
     ],
-    ids=["plain", "shared critic", "separate critic", "bfloat16", "dropout", "schedule"],
+    ids=["shared critic", "separate critic", "bfloat16", "dropout", "schedule"],
 )
 def test_a_learner_goes_on_from_its_state_bit_by_bit(spec, tiny):
     needs = frozenset({"logp", "value"}) if "critic" in spec else LOGP
-
-    def train(learner, steps):
-        for step in steps:
-            accumulate(learner, some_units(step), WeightedLoss(needs))
-            learner.step()
-
-    whole, resumed = tiny(), tiny("qwen2")
-    learner = learner_of(whole, learning_rate=1e-3, **spec)
-    train(learner, range(2))
-    state = saved(learner)
-    train(learner, range(2, 4))
-    again = learner_of(resumed, learning_rate=1e-3, **spec)
-    again.load_state(state)
-    train(again, range(2, 4))
-    assert_equal_bits(weights_of(resumed), weights_of(whole))
-    assert_equal_bits(saved(again).arrays, saved(learner).arrays)
-    assert again.state().values == learner.state().values
-
-
-def test_going_back_to_a_state_from_before_the_first_step_forgets_the_moments(tiny):
-    model, fresh = tiny(), tiny()
-    learner = learner_of(model, learning_rate=1e-3)
-    start = saved(learner)
-    for step in range(2):
-        accumulate(learner, some_units(step))
-        learner.step()
-    learner.load_state(start)
-    other = learner_of(fresh, learning_rate=1e-3)
-    for one in (learner, other):
-        accumulate(one, some_units(5))
-        one.step()
-    assert_equal_bits(weights_of(model), weights_of(fresh))
+    assert_resumes_bit_by_bit(lambda: learner_of(tiny(), learning_rate=1e-3, **spec), WeightedLoss(needs))
 
 
 def test_going_back_to_a_state_forgets_what_was_accumulated(tiny):
@@ -295,7 +222,7 @@ def test_values_are_the_head_over_the_hidden_state_before_each_action(architectu
     torch.nn.init.normal_(model.value_head.linear.weight)
     found = learner.score(units, frozenset({"value"}))["value"]
     with torch.no_grad():
-        hidden = naive.hidden_before_actions(naive.plain(model), [row for unit in units for row in unit])
+        hidden = naive.hidden_before_actions(naive.plain(model), rows_of(units))
         expected = [model.value_head.linear(hidden_AH)[:, 0].numpy() for hidden_AH in hidden]
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-5)
@@ -305,11 +232,11 @@ def test_a_shared_critic_trains_the_trunk(tiny):
     model, units = tiny(), some_units()
     learner = learner_of(model, critic="shared")
     torch.nn.init.normal_(model.value_head.linear.weight)
-    accumulate(learner, units, Values())
+    accumulate(learner, units, VALUE)
     network, head = naive.plain(model), copy.deepcopy(model.value_head)
     network.zero_grad()
     head.zero_grad()
-    rows = [row for unit in units for row in unit]
+    rows = rows_of(units)
     hidden = naive.hidden_before_actions(network, rows)
     terms = [
         (torch.from_numpy(row.fields["weight"]) * (head(hidden_AH) - 1).square()).sum()
@@ -325,8 +252,7 @@ def test_a_separate_critic_leaves_the_policy_alone(tiny):
     learner = learner_of(model, critic="separate", learning_rate=0.01)
     torch.nn.init.normal_(model.value_head.linear.weight)
     before = weights_of(model.network)
-    accumulate(learner, some_units(), Values())
-    learner.step()
+    train(learner, [0], VALUE)
     assert_equal_bits(weights_of(model.network), before)
     trunk = dict(model.critic_trunk.named_parameters())
     assert not torch.equal(trunk["layers.0.mlp.up_proj.weight"], before["model.layers.0.mlp.up_proj.weight"])
@@ -336,8 +262,7 @@ def test_the_policy_loss_leaves_a_separate_critic_alone(tiny):
     model = tiny()
     learner = learner_of(model, critic="separate", learning_rate=0.01)
     before = weights_of(model.critic_trunk)
-    accumulate(learner, some_units())
-    learner.step()
+    train(learner, [0])
     assert_equal_bits(weights_of(model.critic_trunk), before)
 
 
@@ -347,12 +272,10 @@ def test_a_new_critic_says_zero(tiny):
 
 
 def test_scores_read_the_last_token_of_each_row(tiny, tmp_path):
-    from penstock.models.files import load_model, save_model
-
     scorer = load_model(str(save_model(tiny(), tmp_path / "rm")), "score")
     units = some_units()
     found = Scoring(LanguagePolicy(scorer)).score(units, frozenset({"score"}))["score"]
-    rows = [row for unit in units for row in unit]
+    rows = rows_of(units)
     with torch.no_grad():
         hidden = naive.plain(scorer).base_model(**naive.padded(rows), use_cache=False).last_hidden_state
         expected = [float(scorer.scores(hidden[b, len(row.tokens_T) - 1])) for b, row in enumerate(rows)]
@@ -393,8 +316,7 @@ def test_frozen_parameters_stay_and_are_not_in_the_state(tiny):
     frozen = model.network.model.layers[0].requires_grad_(False)
     before = weights_of(frozen)
     learner = learner_of(model, learning_rate=0.1)
-    accumulate(learner, some_units())
-    learner.step()
+    train(learner, [0])
     assert_equal_bits(weights_of(frozen), before)
     assert not any("layers.0." in name for name in learner.state().arrays)
 
@@ -432,8 +354,8 @@ def test_micro_batches_are_not_waited_for(algorithm, tiny):
 
 def test_a_loss_that_is_not_finite_is_refused_before_the_step(tiny):
     model, units = tiny(), some_units()
-    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
-    learner = learner_of(model)
+    learner, before = learner_of(model), weights_of(model)
+    accumulate(learner, units)  # what was gathered before is dropped as well
     for batch, scale in zip(lay_out(units, 24, True), (float("nan"), *[1.0] * 9), strict=False):
         batch.fields["weight"][:] *= scale
         learner.accumulate(batch, WeightedLoss(), Denominator.of(units))
@@ -441,4 +363,4 @@ def test_a_loss_that_is_not_finite_is_refused_before_the_step(tiny):
         learner.flush()
     with pytest.raises(TrainingError, match="without any gradient"):
         learner.step()
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_parameters())
+    assert_equal_bits(weights_of(model), before)

@@ -1,13 +1,9 @@
 """The learner's packed, prefix-sharing forward and backward give what plain transformers gives on padded rows."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, some_units
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, rows_of, some_units
 
 import naive
 import tiny_models
@@ -22,34 +18,42 @@ from penstock.train.learner import Scoring
 each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 
 
-@pytest.mark.parametrize("share_prefix", [True, False])
-@each_architecture
-def test_log_probs_and_entropies(architecture, share_prefix, tiny):
-    model, units = tiny(architecture), some_units()
-    rows = [row for unit in units for row in unit]
-    found = Scoring(LanguagePolicy(model, share_prefix=share_prefix)).score(units, frozenset({"logp", "entropy"}))
+def assert_scores_are_the_naive_ones(model, units, temperature=1.0, **policy):
+    found = Scoring(LanguagePolicy(model, temperature, **policy)).score(units, frozenset({"logp", "entropy"}))
     with torch.no_grad():
-        logps, entropies = naive.token_outputs(naive.plain(model), rows)
+        logps, entropies = naive.token_outputs(naive.plain(model), rows_of(units), temperature)
     for ours, theirs in zip(found["logp"] + found["entropy"], logps + entropies, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("share_prefix", [True, False])
+@each_architecture
+def test_log_probs_and_entropies(architecture, share_prefix, tiny):
+    assert_scores_are_the_naive_ones(tiny(architecture), some_units(), share_prefix=share_prefix)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
 def test_log_probs_at_a_temperature(temperature, tiny):
-    model, units = tiny(), some_units()
-    found = Scoring(LanguagePolicy(model, temperature)).score(units, frozenset({"logp"}))["logp"]
-    with torch.no_grad():
-        expected, _ = naive.token_outputs(naive.plain(model), [row for unit in units for row in unit], temperature)
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=1e-5, rtol=1e-5)
+    assert_scores_are_the_naive_ones(tiny(), some_units(), temperature)
 
 
+def test_actions_after_an_observation_are_predicted_from_it(tiny):
+    action_T = np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], bool)
+    assert_scores_are_the_naive_ones(tiny(), [(Row({"tokens_T": np.arange(20, 30, dtype=np.int32)}, action_T, {}),)])
+
+
+@pytest.mark.parametrize("length", [8, 9])
+def test_a_row_longer_than_the_sliding_window_is_read_whole(length, text):
+    model = tiny_models.build("qwen2", text, use_sliding_window=True, sliding_window=8, max_window_layers=0)
+    assert_scores_are_the_naive_ones(model, [(tiny_models.row(np.arange(20, 22), np.arange(30, 30 + length - 2)),)])
+
+
+@pytest.mark.parametrize("share", [True, False])
 @each_architecture
-def test_loss_and_gradients(architecture, tiny):
+def test_loss_and_gradients(architecture, share, tiny):
     model, units = tiny(architecture), some_units()
-    rows = [row for unit in units for row in unit]
-    learner = learner_of(model, temperature=0.7)
-    loss = accumulate(learner, units, WeightedLoss(frozenset({"logp", "entropy"})))
+    rows = rows_of(units)
+    loss = accumulate(learner_of(model, temperature=0.7), units, WeightedLoss(frozenset({"logp", "entropy"})), share=share)
     network = naive.plain(model)
     network.zero_grad()
     logps, entropies = naive.token_outputs(network, rows, 0.7)
@@ -64,7 +68,7 @@ def test_loss_and_gradients(architecture, tiny):
 def test_the_clipped_policy_loss(tiny):
     """Ratios on both sides of the clip, worked out with the padded log-probs."""
     model, rng = tiny(), np.random.default_rng(0)
-    bare = [row for unit in some_units() for row in unit]
+    bare = rows_of(some_units())
     network = naive.plain(model)
     logps, _ = naive.token_outputs(network, bare)
     units, terms = [], []
@@ -80,38 +84,6 @@ def test_the_clipped_policy_loss(tiny):
     loss = accumulate(learner_of(model), units, LeaveOneOut(clip=(0.2, 0.28)).loss())
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     assert_same_gradients(gradients(model.network), gradients(network))
-
-
-@each_architecture
-def test_sharing_a_prefix_changes_no_gradient(architecture, tiny):
-    shared, separate = tiny(architecture), tiny(architecture)
-    units = some_units(groups=(4, 3))
-    accumulate(learner_of(shared), units, share=True)
-    accumulate(learner_of(separate), units, share=False)
-    assert_same_gradients(gradients(shared), gradients(separate))
-
-
-@settings(max_examples=15)
-@given(
-    budget=st.integers(16, 120),
-    seed=st.integers(0, 5),
-    flags=st.tuples(st.booleans(), st.booleans()),
-    order=st.permutations(range(4)),
-)
-def test_neither_budget_nor_sharing_nor_splitting_nor_order_changes_the_gradient(fresh, budget, seed, flags, order):
-    share, coupled = flags
-    units = some_units(seed, groups=(2, 1, 3, 2))
-    found, expected = fresh(), fresh()
-    one = accumulate(learner_of(found), [units[place] for place in order], budget=budget, share=share, coupled=coupled)
-    whole = accumulate(learner_of(expected), units, budget=100_000, share=False)
-    assert one == pytest.approx(whole, abs=1e-5)
-    assert_same_gradients(gradients(found), gradients(expected))
-
-
-@pytest.fixture(scope="module")
-def fresh(built):
-    """``tiny`` for property tests, whose fixtures must outlive an example."""
-    return lambda: copy.deepcopy(built["qwen2"])
 
 
 def test_the_budget_bounds_the_micro_batches_of_a_group(tiny):
@@ -164,34 +136,13 @@ def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
     units = some_units(groups=(3, 2, 2))
     scoring = Scoring(LanguagePolicy(tiny()))
     together = scoring.score(units, frozenset({"logp"}))["logp"]
-    alone = [scoring.score([(row,)], frozenset({"logp"}))["logp"][0] for unit in units for row in unit]
+    alone = [scoring.score([(row,)], frozenset({"logp"}))["logp"][0] for row in rows_of(units)]
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_scores_come_in_the_order_of_the_rows(tiny):
-    rows = [row for unit in some_units(groups=(1, 1, 1, 1)) for row in unit]
+    units = some_units(groups=(1, 1, 1, 1))
     scoring = Scoring(LanguagePolicy(tiny()))
-    found = scoring.score([(row,) for row in rows], frozenset({"logp"}))["logp"]
-    assert [len(logp_A) for logp_A in found] == [int(row.action_T.sum()) for row in rows]
-
-
-def test_actions_after_an_observation_are_predicted_from_it(tiny):
-    model = tiny()
-    tokens_T = np.arange(20, 30, dtype=np.int32)
-    action_T = np.array([0, 0, 1, 1, 0, 0, 1, 0, 1, 0], bool)
-    row = Row({"tokens_T": tokens_T}, action_T, {})
-    found = Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))["logp"][0]
-    with torch.no_grad():
-        expected, _ = naive.token_outputs(naive.plain(model), [row])
-    np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
-
-
-@pytest.mark.parametrize("length", [8, 9])
-def test_a_row_longer_than_the_sliding_window_is_read_whole(length, text):
-    model = tiny_models.build("qwen2", text, use_sliding_window=True, sliding_window=8, max_window_layers=0)
-    row = tiny_models.row(np.arange(20, 22), np.arange(30, 30 + length - 2))
-    found = Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))["logp"][0]
-    with torch.no_grad():
-        expected, _ = naive.token_outputs(naive.plain(model), [row])
-    np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
+    found = scoring.score(units, frozenset({"logp"}))["logp"]
+    assert [len(logp_A) for logp_A in found] == [int(row.action_T.sum()) for (row,) in units]

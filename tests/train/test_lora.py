@@ -12,7 +12,14 @@ import torch
 
 pytest.importorskip("peft")
 
-from learner_examples import accumulate, assert_draws_are_the_learners, learner_of, some_units
+from learner_examples import (
+    accumulate,
+    assert_draws_are_the_learners,
+    assert_resumes_bit_by_bit,
+    learner_of,
+    some_units,
+    trained,
+)
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -25,10 +32,12 @@ from penstock.models.attention import single_row_plan
 from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy
 from penstock.models.lora import adapted_layers, adapter_off
+from penstock.models.restrict import restrict
 from penstock.train.learner import Scoring
 
 SPEC = LoRA(rank=2, alpha=8.0)
 LOGP = frozenset({"logp"})
+each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 PLACE = (torch.arange(3, 12)[None], torch.arange(9)[None], single_row_plan(9))
 
 
@@ -37,15 +46,7 @@ def logits(model):
         return model.logits(model.hidden(*PLACE)[0])
 
 
-def trained(model, steps=2, lora=SPEC, **spec):
-    learner = learner_of(model, **({"learning_rate": 1e-2} | spec), lora=lora)
-    for seed in range(steps):
-        accumulate(learner, some_units(seed))
-        learner.step()
-    return learner
-
-
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_a_model_with_new_adapters_is_the_model_it_was(architecture, tiny):
     model = tiny(architecture)
     before = logits(model)
@@ -53,11 +54,11 @@ def test_a_model_with_new_adapters_is_the_model_it_was(architecture, tiny):
     assert torch.equal(logits(model), before)
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_adapters_train_alone_and_off_they_leave_the_model_as_it_was(architecture, tiny):
     model = tiny(architecture)
     before = logits(model)
-    learner = trained(model)
+    learner = trained(model, lora=SPEC)
     assert {name.split(".")[0] for name in learner.state().arrays} == {"master", "step", "exp_avg", "exp_avg_sq", "noise"}
     assert all(".lora_" in name for name in learner.masters.parameters)
     assert len(learner.masters.parameters) == 2 * len(list(adapted_layers(model.network)))
@@ -68,17 +69,18 @@ def test_adapters_train_alone_and_off_they_leave_the_model_as_it_was(architectur
     assert all(p.requires_grad == (".lora_" in name) for name, p in model.network.named_parameters())
 
 
-def test_every_linear_layer_of_the_blocks_is_adapted_and_no_head(tiny):
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    [
+        ((), {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        (("q_proj", "v_proj"), {"q_proj", "v_proj"}),
+    ],
+    ids=["all", "some"],
+)
+def test_the_targets_alone_are_adapted_or_every_linear_layer_of_the_blocks_and_no_head(targets, adapted, tiny):
     model = tiny("llama")
-    learner_of(model, lora=SPEC)
-    names = {name.rpartition(".")[2] for name, _ in adapted_layers(model.network)}
-    assert names == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-
-
-def test_only_the_targets_are_adapted(tiny):
-    model = tiny()
-    learner_of(model, lora=LoRA(targets=("q_proj", "v_proj")))
-    assert {name.rpartition(".")[2] for name, _ in adapted_layers(model.network)} == {"q_proj", "v_proj"}
+    learner_of(model, lora=LoRA(targets=targets))
+    assert {name.rpartition(".")[2] for name, _ in adapted_layers(model.network)} == adapted
 
 
 @pytest.mark.parametrize("target", ["query", "lm_head"])
@@ -89,7 +91,7 @@ def test_a_target_that_is_no_linear_layer_of_a_block_is_refused(target, tiny):
 
 def test_the_update_is_alpha_over_rank_times_the_product(tiny):
     model = tiny()
-    trained(model)
+    trained(model, lora=SPEC)
     name, layer = next(adapted_layers(model.network))
     a, b = (dict(model.network.named_parameters())[f"{name}.lora_{which}.default.weight"] for which in "AB")
     expected = layer.base_layer.weight + 8.0 / 2 * b @ a
@@ -101,20 +103,18 @@ def test_the_first_weights_are_a_function_of_the_seed(tiny):
     for seed in (1, 1, 2):
         torch.manual_seed(len(found))
         model = tiny()
-        from penstock.models.restrict import restrict
-
         restrict(model, LearnerSpec(lora=SPEC), seed)
         found.append(next(p for n, p in model.network.named_parameters() if "lora_A" in n))
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_the_reference_is_the_model_without_adapters(architecture, tiny):
     model = tiny(architecture)
     start = copy.deepcopy(model)
     reference = Scoring(AdapterOffPolicy(model))
-    learner = trained(model)
+    learner = trained(model, lora=SPEC)
     units = some_units(7)
     expected = Scoring(LanguagePolicy(start)).score(units, LOGP)["logp"]
     assert all(map(np.array_equal, reference.score(units, LOGP)["logp"], expected))
@@ -126,7 +126,7 @@ def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(dtyp
     found = []
     for between in (False, True):
         model = tiny()
-        learner = trained(model, dtype=dtype)
+        learner = trained(model, lora=SPEC, dtype=dtype)
         for seed in (3, 4):
             accumulate(learner, some_units(seed))
             if between:
@@ -136,18 +136,18 @@ def test_scoring_with_the_reference_between_micro_batches_loses_no_gradient(dtyp
     assert all(torch.equal(p, found[1][name]) for name, p in found[0].items())
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_generated_log_probs_are_the_learners_with_adapters_on(architecture, tiny):
     """The recorded decode step reads the adapters that train, before and after a step, and after the reference has scored."""
     model = tiny(architecture)
     reference = Scoring(AdapterOffPolicy(model))
-    assert_draws_are_the_learners(trained(model), lambda units: reference.score(units, LOGP))
+    assert_draws_are_the_learners(trained(model, lora=SPEC), lambda units: reference.score(units, LOGP))
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_the_saved_model_is_merged_and_loads_as_a_plain_one(architecture, tiny, tmp_path):
     model = tiny(architecture)
-    trained(model)
+    trained(model, lora=SPEC)
     names = {name for name, _ in tiny(architecture).network.named_parameters()}
     again = load_model(str(save_model(model, tmp_path / "model")))
     assert {name for name, _ in again.network.named_parameters()} == names
@@ -155,11 +155,11 @@ def test_the_saved_model_is_merged_and_loads_as_a_plain_one(architecture, tiny, 
     assert any(".lora_" in name for name, _ in model.network.named_parameters())  # saving leaves the trained model alone
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_the_saved_adapter_loads_with_peft_beside_the_first_model(architecture, tiny, tmp_path):
     model = tiny(architecture)
     base = save_model(model, tmp_path / "base")
-    trained(model)
+    trained(model, lora=SPEC)
     expected = logits(model)
     folder = save_model(model, tmp_path / "model")
     network = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder / "adapter")
@@ -171,7 +171,7 @@ def test_the_saved_adapter_loads_with_peft_beside_the_first_model(architecture, 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
 def test_the_learners_weights_are_those_of_the_plain_model_merged(architecture, tiny):
     model = tiny(architecture)
-    learner = trained(model)
+    learner = trained(model, lora=SPEC)
     plain = tiny(architecture)
     sent = dict(learner.weights())
     assert sent.keys() == dict(plain.policy_weights()).keys()
@@ -180,20 +180,13 @@ def test_the_learners_weights_are_those_of_the_plain_model_merged(architecture, 
 
 
 def test_a_resumed_learner_goes_on_bit_for_bit_from_the_adapters_alone(tiny):
-    whole, first, second = tiny(), tiny(), tiny()
-    trained(whole, 4)
-    learner = learner_of(second, lora=SPEC, learning_rate=1e-2)
-    learner.load_state(trained(first, 2).state())
-    for seed in (2, 3):
-        accumulate(learner, some_units(seed))
-        learner.step()
-    expected = dict(whole.named_parameters())
-    assert all(torch.equal(p, expected[name]) for name, p in second.named_parameters())
+    state = assert_resumes_bit_by_bit(lambda: learner_of(tiny(), lora=SPEC, learning_rate=1e-2))
+    assert not any("base_layer" in name for name in state.arrays)
 
 
 def test_dropout_of_adapters_draws_from_the_learners_stream_and_acts_on_them_alone(tiny):
     spec = LoRA(rank=2, dropout=0.5)
-    first, second, plain = (trained(tiny(), 2, lora) for lora in (spec, spec, LoRA(rank=2)))
+    first, second, plain = (trained(tiny(), lora=lora) for lora in (spec, spec, LoRA(rank=2)))
     found = [[p for n, p in each.policy.model.named_parameters() if "lora_B" in n] for each in (first, second, plain)]
     assert all(map(torch.equal, found[0], found[1]))
     assert not any(map(torch.equal, found[0], found[2]))
@@ -216,7 +209,7 @@ def test_a_new_score_head_trains_beside_adapters(tiny, tmp_path):
 
 def test_an_encoder_decoder_takes_adapters(text, tmp_path):
     model = tiny_t5.build(text)
-    trained(model)
+    trained(model, lora=SPEC)
     again = load_model(str(save_model(model, tmp_path / "t5")))
     scores = [Scoring(LanguagePolicy(each)).score(some_units(7), LOGP)["logp"] for each in (model, again)]
     assert all(np.allclose(a, b, atol=1e-4) for a, b in zip(*scores, strict=True))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from learner_examples import accumulate, learner_of, some_units
+from learner_examples import assert_resumes_bit_by_bit, learner_of, train
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -133,19 +133,9 @@ def test_the_rate_of_each_step_is_the_one_given(torchao):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_learner_learns_with_8_bit_moments_and_resumes(dtype, torchao, tiny):
-    spec = EIGHT | {"dtype": dtype}
-    whole, first, second = (learner_of(tiny(), **spec) for _ in range(3))
-    losses = []
-    for learner, seeds in ((whole, range(3)), (first, range(1))):
-        for _ in seeds:
-            losses.append(accumulate(learner, some_units(0)))
-            learner.step()
+    losses = train(learner_of(tiny(), **EIGHT, dtype=dtype), [0] * 3)
     assert losses[0] > losses[1] > losses[2]
-    second.load_state(first.state())
-    for _ in range(2):
-        accumulate(second, some_units(0))
-        second.step()
-    assert all(map(torch.equal, second.masters.masters, whole.masters.masters))
+    assert_resumes_bit_by_bit(lambda: learner_of(tiny(), **EIGHT, dtype=dtype))
 
 
 def test_without_the_package_the_error_names_the_extra(monkeypatch):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 
 import numpy as np
 import pytest
 import torch
-from learner_examples import accumulate, learner_of, some_units
+from learner_examples import (
+    accumulate,
+    assert_draws_are_the_learners,
+    assert_resumes_bit_by_bit,
+    learner_of,
+    some_units,
+    train,
+    trained,
+)
 
 import tiny_models
 from penstock.config.learner import LoRA
 from penstock.core.errors import ModelError
-from penstock.engine.generator import EmbeddedGenerator
 from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import AdapterOffPolicy
 from penstock.models.lora import linear_layers
@@ -34,14 +40,6 @@ def packages():
 def at_least_float32(architecture, text):
     """Wide enough that a matrix has more blocks than one."""
     return tiny_models.build(architecture, text, hidden_size=64, intermediate_size=128)
-
-
-def trained(model, steps=2, **spec):
-    learner = learner_of(model, **({"learning_rate": 1e-2, "lora": SPEC} | spec))
-    for seed in range(steps):
-        accumulate(learner, some_units(seed))
-        learner.step()
-    return learner
 
 
 def test_without_the_package_the_error_names_the_extra(tiny, monkeypatch):
@@ -124,10 +122,7 @@ def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, pa
     learner = learner_of(model, lora=SPEC, learning_rate=1e-2)
     reference, units = Scoring(AdapterOffPolicy(model)), some_units(7)
     before = reference.score(units, LOGP)["logp"]
-    losses = []
-    for _ in range(4):
-        losses.append(accumulate(learner, some_units(0)))
-        learner.step()
+    losses = train(learner, [0] * 4)
     assert losses[-1] < losses[0]
     assert all(map(np.array_equal, reference.score(units, LOGP)["logp"], before))
     assert not any(map(np.array_equal, learner.score(units, LOGP)["logp"], before))
@@ -135,19 +130,7 @@ def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, pa
 
 @pytest.mark.parametrize("architecture", PLAIN)
 def test_generated_log_probs_are_the_learners(architecture, text, packages):
-    model = at_least_float32(architecture, text)
-    learner = trained(model)
-    generator = EmbeddedGenerator(model, max_running=4)
-
-    async def draw():
-        prompt = tiny_models.tokens(np.random.default_rng(0), 6)
-        requests = [tiny_models.request(prompt, 0, sample, max_new_tokens=6) for sample in range(3)]
-        return await asyncio.gather(*(generator.generate(request) for request in requests))
-
-    samples = asyncio.run(draw())
-    units = [tuple(tiny_models.row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]) for s in samples)]
-    for sample, logp in zip(samples, learner.score(units, LOGP)["logp"], strict=True):
-        assert np.allclose(sample.logp_T[sample.action_T], logp, atol=1e-3)
+    assert_draws_are_the_learners(trained(at_least_float32(architecture, text), lora=SPEC), within=1e-3)
 
 
 @pytest.mark.parametrize("targets", [(), ("q_proj",)])
@@ -161,11 +144,4 @@ def test_the_saved_model_is_whole_and_merged(targets, text, packages, tmp_path):
 
 
 def test_a_resume_is_exact(text, packages):
-    whole, first, second = (at_least_float32("qwen2", text) for _ in range(3))
-    trained(whole, 3)
-    learner = learner_of(second, lora=SPEC, learning_rate=1e-2)
-    learner.load_state(trained(first, 2).state())
-    accumulate(learner, some_units(2))
-    learner.step()
-    expected = dict(whole.named_parameters())
-    assert all(torch.equal(p, expected[name]) for name, p in second.named_parameters() if p.requires_grad)
+    assert_resumes_bit_by_bit(lambda: learner_of(at_least_float32("qwen2", text), lora=SPEC, learning_rate=1e-2))

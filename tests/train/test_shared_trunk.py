@@ -10,18 +10,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learner_examples import (
+    LAYOUTS,
     WeightedLoss,
     accumulate,
     assert_draws_are_the_learners,
+    assert_layout_changes_nothing,
+    assert_ranks_add_up,
+    assert_resumes_bit_by_bit,
     assert_same_gradients,
+    gradients,
     learner_of,
     some_units,
+    trained,
+    weights_of,
 )
 
 import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW
-from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.loops.columns import filled
@@ -34,28 +40,17 @@ from penstock.train.learner import Scoring
 
 BOTH = WeightedLoss(frozenset({"logp", "value"}))
 LOGP, VALUE = frozenset({"logp"}), frozenset({"value"})
+each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 
 
-def trained(model, steps=3, **spec):
-    learner = learner_of(model, **({"learning_rate": 1e-2} | spec))
-    for seed in range(steps):
-        accumulate(learner, some_units(seed), BOTH if spec.get("critic", "none") != "none" else None)
-        learner.step()
-    return learner
-
-
-def weights(model):
-    return {name: p.detach().clone() for name, p in model.network.named_parameters()}
-
-
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 @pytest.mark.parametrize("layers", [0, 1, 2])
 def test_frozen_weights_stay_bit_for_bit_and_have_no_optimizer_state(architecture, layers, tiny):
     model = tiny(architecture)
-    before = weights(model)
-    learner = trained(model, unfrozen_layers=layers, optimizer=AdamW(weight_decay=0.1))
+    before = weights_of(model.network)
+    learner = trained(model, 3, unfrozen_layers=layers, optimizer=AdamW(weight_decay=0.1))
     frozen = {name for name, p in model.network.named_parameters() if not p.requires_grad}
-    assert {name for name, tensor in weights(model).items() if torch.equal(tensor, before[name])} == frozen
+    assert {name for name, tensor in weights_of(model.network).items() if torch.equal(tensor, before[name])} == frozen
     assert all(p.grad is None for p in model.network.parameters())
     held = {name.removeprefix("exp_avg.network.") for name in learner.state().arrays if name.startswith("exp_avg.")}
     assert held == set(before) - frozen
@@ -65,18 +60,18 @@ def test_with_all_layers_unfrozen_a_step_is_that_of_the_whole_model_but_for_the_
     whole, model = tiny("llama"), tiny("llama")
     trained(whole, steps=1, clip_norm=0.0)
     trained(model, steps=1, clip_norm=0.0, unfrozen_layers=2)
-    for name, tensor in weights(model).items():
-        assert torch.equal(tensor, weights(whole)[name]) == ("embed_tokens" not in name), name
+    for name, tensor in weights_of(model.network).items():
+        assert torch.equal(tensor, weights_of(whole.network)[name]) == ("embed_tokens" not in name), name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_the_shared_reference_scores_as_the_model_did_when_the_stage_began(architecture, dtype, tiny):
     model, spec = tiny(architecture), {"unfrozen_layers": 1, "dtype": dtype}
     restrict(model, LearnerSpec(**spec))
     start = copy.deepcopy(model)
     reference = Scoring(SharedTrunkPolicy(model, reference_branch(model)))
-    trained(model, **spec)
+    trained(model, 3, **spec)
     units = some_units(7)
     for found, expected, moved in zip(
         *(
@@ -94,7 +89,7 @@ def test_reference_and_critic_in_one_pass_equal_two_passes(critic, tiny):
     model = tiny("qwen3")
     restrict(model, LearnerSpec(unfrozen_layers=1))
     reference = reference_branch(model)
-    learner = trained(model, unfrozen_layers=1, critic=critic)
+    learner = trained(model, 3, BOTH, unfrozen_layers=1, critic=critic)
     units = some_units(7)
     runs, both = [], Scoring(SharedTrunkPolicy(model, reference))
     both.score(units, LOGP | VALUE)  # the first pass looks for what follows the last attention
@@ -137,42 +132,30 @@ def test_a_critic_branch_gives_the_gradients_of_a_separate_trunk(layers, tiny):
         learner = learner_of(model, critic=critic, unfrozen_layers=layers)
         torch.nn.init.ones_(model.value_head.linear.weight)
         accumulate(learner, some_units(), BOTH)
-        grads.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+        grads.append(gradients(model))
     branch, separate = grads
     assert any(name.startswith("critic_trunk.layers.1") for name in branch) == (layers > 0)
     assert "critic_trunk.embed_tokens.weight" in separate.keys() - branch.keys()
     assert all(torch.equal(gradient, separate[name]) for name, gradient in branch.items())
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_gradient_checkpointing_changes_no_gradient_with_frozen_layers_and_a_branch(checkpointing, tiny):
-    model, plain = tiny("qwen2"), tiny("qwen2")
-    for each, on in ((model, checkpointing), (plain, False)):
+def test_gradient_checkpointing_changes_no_gradient_with_frozen_layers_and_a_branch(tiny):
+    models = tiny(), tiny()
+    for each, on in zip(models, (True, False), strict=True):
         learner = learner_of(each, critic="branch", unfrozen_layers=1, gradient_checkpointing=on)
         torch.nn.init.ones_(each.value_head.linear.weight)
         accumulate(learner, some_units(), BOTH)
-    found, expected = ({n: p.grad for n, p in each.named_parameters() if p.grad is not None} for each in (model, plain))
-    assert_same_gradients(found, expected, within=1e-6)
+    assert_same_gradients(*map(gradients, models), within=1e-6)
 
 
 @pytest.mark.parametrize("critic", ["none", "shared", "branch"])
 def test_a_resumed_learner_goes_on_bit_for_bit_from_what_is_trained_alone(critic, tiny):
-    spec = {"unfrozen_layers": 1, "critic": critic, "learning_rate": 1e-2}
-    whole, first, second = tiny(), tiny(), tiny()
-    trained(whole, 4, **spec)
-    state = trained(first, 2, **spec).state()
+    loss = None if critic == "none" else BOTH
+    state = assert_resumes_bit_by_bit(lambda: learner_of(tiny(), unfrozen_layers=1, critic=critic, learning_rate=1e-2), loss)
     assert not any("layers.0" in name or "embed_tokens" in name for name in state.arrays)
-    learner = learner_of(second, **spec)
-    learner.load_state(state)
-    for seed in (2, 3):
-        accumulate(learner, some_units(seed), None if critic == "none" else BOTH)
-        learner.step()
-    found, expected = (dict(each.named_parameters()) for each in (second, whole))
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
+@each_architecture
 def test_generated_log_probs_are_the_learners_with_frozen_layers(architecture, tiny):
     """The recorded decode step reads the parameters that train, before and after steps."""
     assert_draws_are_the_learners(trained(tiny(architecture), 1, unfrozen_layers=1))
@@ -223,28 +206,14 @@ def moved(model, saver):
 
 @pytest.mark.parametrize("saver", SAVERS)
 @settings(max_examples=8)
-@given(seed=st.integers(0, 99), budget=st.integers(16, 80), share=st.booleans(), order=st.permutations(range(4)))
-def test_loss_and_gradient_do_not_depend_on_micro_batches_prefixes_or_order(saver, seed, budget, share, order, built):
-    units = some_units(seed, (2, 1, 3, 1))
-    found = []
-    for laid, size, sharing in ((units, 4096, True), ([units[i] for i in order], budget, share)):
-        model = copy.deepcopy(built["qwen2"]).double()  # so peaked a model that float32 would show its own rounding
-        loss = accumulate(moved(model, saver), laid, BOTH, size, sharing)
-        found.append((loss, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
-    (whole, expected), (split, gradients) = found
-    assert split == pytest.approx(whole, abs=1e-6)
-    assert_same_gradients(gradients, expected, within=1e-6)
+@given(layout=LAYOUTS, seed=st.integers(0, 99))
+def test_loss_and_gradient_do_not_depend_on_micro_batches_prefixes_or_order(saver, layout, seed, built):
+    def make():
+        return moved(copy.deepcopy(built["qwen2"]).double(), saver)  # so peaked that float32 would show its own rounding
+
+    assert_layout_changes_nothing(make, some_units(seed, (2, 1, 3, 1)), BOTH, within=1e-6, **layout)
 
 
 @pytest.mark.parametrize("saver", SAVERS)
 def test_shares_of_two_ranks_add_up_to_the_gradient_of_all(saver, tiny):
-    units = some_units(1, (2, 1, 3, 1))
-    denominator, found = Denominator.of(units), []
-    for parts in ((units,), (units[:1], units[1:])):
-        model = tiny()
-        learner = moved(model, saver)
-        for part in parts:
-            for batch in lay_out(part, 4096, True):
-                learner.accumulate(batch, BOTH, denominator)
-        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
-    assert_same_gradients(found[1], found[0])
+    assert_ranks_add_up(lambda: moved(tiny(), saver), some_units(1, (2, 1, 3, 1)), BOTH)
