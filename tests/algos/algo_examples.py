@@ -1,7 +1,8 @@
 """Small things the tests of algorithms share: samples written down by hand, and a model one can differentiate by hand.
 
-The model is a table: the logits of a token depend on the token before it, a value on the token before an action, a score on
-a row's last token. It is enough to see whether losses, weights and denominators add up, and it is exact in float64.
+The model is a table: logits and Q values of a token depend on the token before it, a value and the score of a step on the token
+before an action, the score of a row on its last token but one, since rows end alike. It is enough to see whether losses,
+weights and denominators add up, and it is exact in float64.
 """
 
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
+from penstock.algos import Divergence
 from penstock.core.contracts import Denominator
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 
@@ -33,6 +35,10 @@ class Letters:
 
     def pair(self, prompt, completion):
         return self.prompt(prompt), self.encode(completion)
+
+
+def tensor(*values):
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def sample(actions, reward, *, prompt=(1,), place=0, logp=-1.0, error=None):
@@ -70,7 +76,7 @@ def lay_out(units, order=None):
         unit_B=torch.tensor([unit for _, unit in rows]),
         before_A=torch.tensor(np.concatenate([before for before, _ in tokens]), dtype=torch.int64),
         target_A=torch.tensor(np.concatenate([target for _, target in tokens]), dtype=torch.int64),
-        last_B=torch.tensor([int(row.tokens_T[-1]) for row, _ in rows]),
+        late_B=torch.tensor([int(row.tokens_T[-2]) for row, _ in rows]),
     )
     fields = {}
     for name in rows[0][0].fields:
@@ -79,35 +85,59 @@ def lay_out(units, order=None):
     return batch, fields
 
 
+def evaluated(algorithm, units, order=None, **outputs):
+    """Loss and metrics of units for outputs that are given by hand, as numbers in the order of the rows or as tensors."""
+    batch, fields = lay_out(units, order)
+    found = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in outputs.items()}
+    return algorithm.loss()(found, fields, batch, count(units))
+
+
 class Table:
-    """The model. ``grad()`` stacks the gradients of its three tables."""
+    """The model. ``grad()`` stacks the gradients of its tables."""
 
     def __init__(self, seed=0):
         generator = torch.Generator().manual_seed(seed)
-        self.logits = torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
-        self.values = torch.randn(VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
-        self.scores = torch.randn(VOCABULARY, generator=generator, dtype=torch.float64).requires_grad_()
 
-    def outputs(self, batch):
-        logp_AV = self.logits[batch.before_A].log_softmax(-1)
-        return {
-            "logp": logp_AV.gather(-1, batch.target_A[:, None])[:, 0],
-            "entropy": -(logp_AV.exp() * logp_AV).sum(-1),
-            "value": self.values[batch.before_A],
-            "score": self.scores[batch.last_B],
+        def table(*shape):
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        self.logits = table(VOCABULARY, VOCABULARY).requires_grad_()
+        self.values = table(VOCABULARY).requires_grad_()
+        self.scores = table(VOCABULARY).requires_grad_()
+        self.q = table(2, VOCABULARY, VOCABULARY).requires_grad_()
+        self.parts = (self.logits, self.values, self.scores, self.q)
+        self.target = table(2, VOCABULARY, VOCABULARY)
+        self.teacher = table(VOCABULARY, VOCABULARY)
+
+    def outputs(self, batch, needs=None):
+        """What a loss needs; without ``needs`` all there is."""
+        before, chosen = batch.before_A, batch.target_A
+        logp_AV = self.logits[before].log_softmax(-1)
+        ways = {
+            "logp": lambda: logp_AV.gather(-1, chosen[:, None])[:, 0],
+            "entropy": lambda: -(logp_AV.exp() * logp_AV).sum(-1),
+            "divergence": lambda: Divergence()(logp_AV, self.teacher[before].log_softmax(-1)),
+            "value": lambda: self.values[before],
+            "score": lambda: self.scores[batch.late_B],
+            "step": lambda: self.scores[before],
+            "q": lambda: self.q[:, before, chosen].T,
+            "q/logsumexp": lambda: self.q[:, before].logsumexp(-1).T,
+            "q/target": lambda: self.target[:, before, chosen].T,
+            "q/state_value": lambda: self.values[before],
         }
+        return {name: way() for name, way in ways.items() if needs is None or name.split("/")[0] in needs}
 
     def grad(self):
-        parts = (self.logits, self.values, self.scores)
-        return torch.cat([(torch.zeros_like(part) if part.grad is None else part.grad).flatten() for part in parts])
+        return torch.cat([(torch.zeros_like(part) if part.grad is None else part.grad).flatten() for part in self.parts])
 
     def accumulate(self, loss, micro_batches, denominator, order=None):
         """Loss, metrics and gradient over micro-batches, combined as the learner has to."""
-        self.logits.grad = self.values.grad = self.scores.grad = None
+        for part in self.parts:
+            part.grad = None
         total, metrics = 0.0, {}
         for units in micro_batches:
             batch, fields = lay_out(units, order)
-            share, found = loss(self.outputs(batch), fields, batch, denominator)
+            share, found = loss(self.outputs(batch, loss.needs), fields, batch, denominator)
             share.backward()
             total += share.item()
             for name, value in found.items():
@@ -142,7 +172,7 @@ def assert_a_step_descends(loss, units, rate):
     model = Table()
     before, _, grad = model.accumulate(loss, [units], count(units))
     with torch.no_grad():
-        for part in (model.logits, model.values, model.scores):
+        for part in model.parts:
             part -= rate * part.grad if part.grad is not None else 0
     after, _, _ = model.accumulate(loss, [units], count(units))
     assert grad.abs().max() > 0

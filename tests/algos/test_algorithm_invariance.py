@@ -1,7 +1,5 @@
-"""What must not change a loss or a gradient: micro-batches, row order, minibatch borders. And what must: the truth."""
+"""What must not change a loss or a gradient: micro-batches, ranks, row order, minibatch borders. And what must: the truth."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,9 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import algos
-from penstock.algos import GRPO, PPO, SFT, BradleyTerry, EntropyBonus, ImportanceWeight, KLPenalty, LeaveOneOut
+from penstock.algos import DPO, GRPO, KTO, PPO, SFT, BradleyTerry, EntropyBonus, ImportanceWeight, KLPenalty, LeaveOneOut
+from penstock.algos.dpo import MPO
+from penstock.algos.pair_losses import PAIR_LOSSES
 from penstock.config.spec import parse, plain
 from penstock.core.contracts import Loss
+from penstock.loops.columns import labelled
 
 IN_LOSS = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
@@ -69,8 +70,34 @@ ONLINE = {
     "kl-cov": GRPO(objective=algos.KLCov(share=0.2), clip=None),
     "pipeline rl": algos.pipeline_rl(),
     "icepop": algos.icepop(),
+    "rebel": algos.REBEL(),
+    "online dpo": algos.OnlineDPO(),
+    "online ipo": algos.OnlineDPO(preference=DPO(objective="ipo")),
+    "safe ppo": algos.SafePPO(cost="b"),
+    "distillation": algos.Distillation(),
 }
-OFFLINE = {"sft token": SFT(), "sft sequence": SFT(aggregate="sequence"), "bradley terry": BradleyTerry(centring=0.1)}
+SMOOTHING = {"robust": 0.1, "exo": 0.01}
+OFFLINE = {
+    "sft token": SFT(),
+    "sft sequence": SFT(aggregate="sequence"),
+    "awac": algos.AWAC(temperature=0.5),
+    "ilql": algos.ILQL(imitation_beta=0.5, expectile=0.8),
+    "bradley terry": BradleyTerry(centring=0.1),
+    "pairs with margins": BradleyTerry(margin="gap"),
+    "pairs with one margin": BradleyTerry(margin=0.5),
+    "pairs with soft labels": BradleyTerry(probability="share", centring=0.1),
+    "binary labels": algos.BinaryRewardModel(),
+    "process rewards": algos.ProcessReward(separator="e"),
+    **{f"dpo {name}": DPO(beta=0.5, objective=name, smoothing=SMOOTHING.get(name, 0.0)) for name in PAIR_LOSSES},
+    "dpo conservative": DPO(smoothing=0.1),
+    "dpo length": DPO(length_normalised=True),
+    "dpo mix": DPO(objective=MPO),
+    "simpo": algos.SimPO(),
+    "orpo": algos.ORPO(),
+    "cpo": algos.CPO(),
+    "kto": KTO(weights=(1.5, 1.0)),
+    "kto pairs": KTO(weights=(1.0, 1.0), data="pairs"),
+}
 ALL = ONLINE | OFFLINE
 
 
@@ -102,14 +129,30 @@ def online_units(algorithm, seed):
     return algorithm.label(groups, columns_of(groups, seed), algorithm.initial_coefficients())
 
 
+class Noise:
+    """A scorer whose log-probs depend on a row's tokens alone."""
+
+    def __init__(self, seed):
+        self.table = np.random.default_rng(seed).normal(-1.5, 0.5, (8, 8))
+
+    def score(self, units, needs):
+        rows = [row for unit in units for row in unit]
+        return {"logp": [self.table[row.tokens_T[:-1], row.tokens_T[1:]][row.action_T[1:]] for row in rows]}
+
+
 def offline_units(algorithm, seed):
     rng = np.random.default_rng(seed)
 
     def text():
         return "".join(rng.choice(list("abcde"), rng.integers(1, 5)))
 
-    examples = [{name: text() for name in ("prompt", "completion", "chosen", "rejected")} for _ in range(5)]
-    return [algorithm.rows(example, Letters()) for example in examples]
+    def example(place):
+        texts = {name: text() for name in ("prompt", "completion", "chosen", "rejected")}
+        numbers = {"label": bool(place % 2), "gap": place / 2, "share": rng.random(), "reward": rng.normal()}
+        return texts | numbers | {"steps": [text(), text()], "labels": [place / 4, None if place % 2 else 1]}
+
+    units = [algorithm.rows(example(place), Letters()) for place in range(5)]
+    return list(labelled(algorithm, units, Noise(seed + 1), Noise(seed + 2)))
 
 
 def units_of(name, seed=0):
@@ -117,14 +160,14 @@ def units_of(name, seed=0):
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 1000), cuts=st.sets(st.integers(1, 4)))
-def test_any_split_into_micro_batches_gives_the_same_loss_metrics_and_gradient(name, seed, cuts):
+def test_any_split_into_micro_batches_or_ranks_gives_the_same_loss_metrics_and_gradient(name, seed, cuts):
     assert_split_changes_nothing(ALL[name].loss(), units_of(name, seed), cuts, seed)
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_the_order_of_rows_does_not_matter(name, data):
     assert_order_changes_nothing(ALL[name].loss(), units_of(name), data)
@@ -139,13 +182,13 @@ def test_a_batch_doubled_has_the_same_loss_and_gradient(name):
     torch.testing.assert_close(twice_grad, once_grad)
 
 
-MOVING = {"cispo", "topr", "pipeline rl"}
+MOVING = {"cispo", "topr", "pipeline rl", "awac", "ilql"}
 """Losses whose weights follow the policy behind a stop-gradient: their value is no height that a step descends."""
 
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - MOVING))
 def test_a_step_against_the_gradient_lowers_the_loss(name):
-    assert_a_step_descends(ALL[name].loss(), units_of(name), 1e-3)
+    assert_a_step_descends(ALL[name].loss(), units_of(name), 1e-4)
 
 
 def exact_gradient(algorithm, policy, reward):
@@ -198,12 +241,4 @@ def test_a_spec_survives_the_journey_as_plain_values(name):
 def test_a_loss_follows_the_contract_and_names_the_outputs_it_reads(name):
     loss = ALL[name].loss()
     assert isinstance(loss, Loss)
-    assert loss.needs <= {"logp", "entropy", "value", "score"}
-
-
-def test_importing_and_building_algorithms_imports_no_torch():
-    code = (
-        "import sys, penstock.algos as a; [getattr(a, n)() for n in ('GRPO', 'PPO', 'SFT', 'LeaveOneOut', 'BradleyTerry')];"
-        "a.GRPO().loss(); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert loss.needs <= {"logp", "entropy", "divergence", "value", "score", "step", "q"}

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos.best_of import best_of_k, choose, max_at_k, pass_at_k
@@ -33,7 +33,6 @@ def test_the_best_of_k_by_hand(score, value, k, expected):
     assert best_of_k(score, value, k) == pytest.approx(expected)
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 7), data=st.data())
 def test_the_best_of_k_is_the_mean_over_all_subsets(seed, count, data):
     k = data.draw(st.integers(1, count))

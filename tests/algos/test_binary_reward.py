@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from algo_examples import Letters, Table, count, lay_out
+from algo_examples import Letters, evaluated
 
 from penstock.algos import BinaryRewardModel, BradleyTerry
 from penstock.core.errors import DataError, TrainingError
@@ -31,14 +30,14 @@ def test_a_row_is_the_whole_text_with_its_end_and_trains_no_token():
 
 @pytest.mark.parametrize("label", [0, 1, 0.25, True, np.int64(1), np.float32(0.5)])
 def test_a_label_is_a_number_from_0_to_1(label):
-    (row,) = BinaryRewardModel().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER)
+    ((row,),) = units(label)
     assert row.fields["label"] == float(label)
 
 
 @pytest.mark.parametrize("label", [None, "1", 2, -1, math.nan, [1]])
 def test_what_is_no_label_is_refused_by_its_value(label):
     with pytest.raises(DataError, match="needs a label from 0"):
-        BinaryRewardModel().rows({"prompt": "", "completion": "a", "label": label}, TOKENIZER)
+        units(label)
 
 
 def test_a_missing_label_or_text_is_refused():
@@ -49,24 +48,11 @@ def test_a_missing_label_or_text_is_refused():
 
 
 def test_the_loss_by_hand():
-    batch, fields = lay_out(units(1, 0, 0.5))
-    outputs = {"score": torch.tensor([LOG3, LOG3, 0.0], dtype=torch.float64)}
-    loss, metrics = BinaryRewardModel().loss()(outputs, fields, batch, count(units(1, 0, 0.5)))
+    loss, metrics = evaluated(BinaryRewardModel(), units(1, 0, 0.5), score=[LOG3, LOG3, 0.0])
     # sigmoid(ln 3) = 3/4: the first costs ln 4/3, the second ln 4, the undecided third ln 2
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)
     assert metrics["label/accuracy"].item() == pytest.approx((1 + 0 + 0.5) / 3)
     assert metrics["score/mean"].item() == pytest.approx(2 * LOG3 / 3)
-
-
-def test_shares_of_micro_batches_add_up():
-    whole = units(1, 0, 1)
-    loss, model = BinaryRewardModel().loss(), Table()
-    total, metrics, gradient = model.accumulate(loss, [whole], count(whole))
-    parts_total, parts_metrics, parts_gradient = model.accumulate(loss, [whole[:1], whole[1:]], count(whole))
-    assert parts_total == pytest.approx(total)
-    assert parts_metrics == pytest.approx(metrics)
-    assert gradient.abs().sum() > 0
-    assert torch.allclose(parts_gradient, gradient)
 
 
 def test_assessment_by_hand():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from algo_examples import Table, count, group, lay_out, sample
+from algo_examples import group, sample
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
@@ -88,47 +88,11 @@ def test_the_mean_of_drawn_estimates_is_the_reverse_kl():
     assert reverse_kl(SKEWED, HALF).item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("mixture", [0.0, 1.0, -0.5])
-def test_a_mixture_of_one_alone_is_refused(mixture):
-    with pytest.raises(SpecError, match="mixture"):
-        Divergence(kind="jensen-shannon", mixture=mixture)
-
-
 def test_distillation_trains_on_answers_of_valid_samples_only():
     bad = sample([5], 1.0, error="RewardError: none")
     (unit,) = Distillation().label([group(sample([2, 3], 0.0, prompt=(1, 4)), bad)], {}, {})
     (row,) = unit
     assert row.action_T.tolist() == [False, False, True, True]
-
-
-def distilled(units, order=None):
-    batch, fields = lay_out(units, order)
-    student, teacher = Table(0), Table(1)
-    between = Distillation().teacher
-    logp_AV, teacher_AV = (table.logits[batch.before_A].log_softmax(-1) for table in (student, teacher))
-    outputs = {"divergence": between(logp_AV, teacher_AV.detach())}
-    return outputs, batch, fields, student
-
-
-def test_shares_of_micro_batches_add_up_whatever_the_order():
-    groups = [group(sample([2, 3, 4][:n], 0.0), sample([5] * n, 0.0), ordinal=n) for n in (1, 2, 3)]
-    units = Distillation().label(groups, {}, {})
-    denominator = count(units)
-
-    def run(parts, order=None):
-        total, grad = 0.0, 0
-        for part in parts:
-            outputs, batch, fields, student = distilled(part, order)
-            loss, _ = Distillation().loss()(outputs, fields, batch, denominator)
-            loss.backward()
-            total, grad = total + loss.item(), grad + student.logits.grad
-        return total, grad
-
-    whole, whole_grad = run([units])
-    for parts, order in (([units[:1], units[1:]], None), ([units], [5, 0, 3, 1, 4, 2])):
-        total, grad = run(parts, order)
-        assert total == pytest.approx(whole, abs=1e-9)
-        torch.testing.assert_close(grad, whole_grad, atol=1e-9, rtol=1e-9)
 
 
 FULL = KLPenalty(place="loss", estimator="full", coefficient=0.5)
@@ -150,12 +114,6 @@ def test_the_full_kl_is_weighed_by_its_coefficient():
     loss, metrics = GRPO(kl=FULL).loss()(outputs, fields, batch, Denominator(tokens=2, rows=1, units=1))
     assert loss.item() == pytest.approx(0.5 * (1 + 3) / 2)
     assert metrics["kl/loss"].item() == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("fields", [{"place": "reward"}, {"place": "loss", "target": 1.0}])
-def test_the_full_kl_is_refused_where_it_is_not_known(fields):
-    with pytest.raises(SpecError, match="full"):
-        KLPenalty(estimator="full", coefficient=0.1, **fields)
 
 
 def test_distillation_without_a_teacher_is_refused():

@@ -1,4 +1,4 @@
-"""Advantages over [T, N] fragments: hand values, the definitions, and the same numbers as for one trajectory alone."""
+"""Advantages over [T, N] fragments: the definition of V-trace, and the same numbers as for one trajectory alone."""
 
 from __future__ import annotations
 
@@ -8,36 +8,6 @@ import pytest
 from penstock.algos import advantages
 from penstock.algos.fragment_advantages import generalised_advantages, vtrace
 from penstock.core.errors import TrainingError
-
-REWARD = np.array([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]])
-VALUE = np.array([[0.5, 0.5], [1.0, 1.0], [2.0, 2.0]])
-
-
-def marks(step: int) -> np.ndarray:
-    """The last row, and a step of the second environment."""
-    last = np.zeros((3, 2), bool)
-    last[-1] = last[step, 1] = True
-    return last
-
-
-def test_gae_of_a_running_episode_by_hand() -> None:
-    following = np.array([[1.0, 1.0], [2.0, 2.0], [8.0, 0.0]])
-    advantage, returns = generalised_advantages(REWARD, VALUE, following, marks(2), 0.5, 0.5)
-    # running: deltas 1 + .5 - .5 = 1, 2 + 1 - 1 = 2, 4 + 4 - 2 = 6; terminated: the last is 4 - 2 = 2
-    assert advantage[:, 0].tolist() == [1 + 0.25 * (2 + 0.25 * 6), 2 + 0.25 * 6, 6]
-    assert advantage[:, 1].tolist() == [1 + 0.25 * (2 + 0.25 * 2), 2 + 0.25 * 2, 2]
-    assert np.array_equal(returns, advantage + VALUE)
-
-
-def test_gae_tells_terminated_from_truncated_by_hand() -> None:
-    """The second environment ends after the first row: truncated where the last observation is worth 3, terminated at 0."""
-    truncated = np.array([[1.0, 3.0], [2.0, 2.0], [8.0, 8.0]])
-    terminated = np.array([[1.0, 0.0], [2.0, 2.0], [8.0, 8.0]])
-    cut, _ = generalised_advantages(REWARD, VALUE, truncated, marks(0), 0.5, 0.5)
-    over, _ = generalised_advantages(REWARD, VALUE, terminated, marks(0), 0.5, 0.5)
-    assert cut[0, 1] == 1 + 0.5 * 3 - 0.5
-    assert over[0, 1] == 1 - 0.5
-    assert np.array_equal(cut[1:], over[1:])
 
 
 def random_fragment(seed: int, steps: int = 12, count: int = 5) -> dict[str, np.ndarray]:
@@ -62,31 +32,19 @@ def pieces(last: np.ndarray) -> list[tuple[slice, int]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_gae_is_that_of_each_episode_alone(seed: int) -> None:
-    f = random_fragment(seed)
-    advantage, returns = generalised_advantages(f["reward"], f["value"], f["following"], f["last"], 0.9, 0.7)
-    for rows, column in pieces(f["last"]):
-        end = float(f["following"][rows, column][-1])
-        alone = advantages.generalised_advantages(f["reward"][rows, column], f["value"][rows, column], 0.9, 0.7, bootstrap=end)
-        np.testing.assert_allclose(advantage[rows, column], alone[0])
-        np.testing.assert_allclose(returns[rows, column], alone[1])
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_vtrace_is_that_of_each_episode_alone(seed: int) -> None:
+def test_estimates_are_those_of_each_episode_alone(seed: int) -> None:
+    """Of one that terminated, is cut or is still running: ``following`` is 0 or not at its last step."""
     f, bounds = random_fragment(seed), (1.2, 0.9, 0.8)
-    advantage, target = vtrace(f["reward"], f["value"], f["following"], f["last"], f["gap"], 0.9, 0.7, bounds)
-    for rows, column in pieces(f["last"]):
-        arrays = [f[name][rows, column] for name in ("reward", "value", "gap")]
-        given = {
-            "lam": 0.7,
-            "bounds": bounds[:2],
-            "policy_bound": bounds[2],
-            "bootstrap": float(f["following"][rows, column][-1]),
-        }
-        alone = advantages.vtrace(*arrays, 0.9, **given)
-        np.testing.assert_allclose(advantage[rows, column], alone[0])
-        np.testing.assert_allclose(target[rows, column], alone[1])
+    grids = [f[name] for name in ("reward", "value", "following", "last")]
+    found = *generalised_advantages(*grids, 0.9, 0.7), *vtrace(*grids, f["gap"], 0.9, 0.7, bounds)
+    for here in pieces(f["last"]):
+        reward, value, gap, following = (f[name][here] for name in ("reward", "value", "gap", "following"))
+        end = float(following[-1])
+        more = {"lam": 0.7, "bounds": bounds[:2], "policy_bound": bounds[2], "bootstrap": end}
+        alone = advantages.generalised_advantages(reward, value, 0.9, 0.7, bootstrap=end)
+        alone += advantages.vtrace(reward, value, gap, 0.9, **more)
+        for whole, part in zip(found, alone, strict=True):
+            np.testing.assert_allclose(whole[here], part)
 
 
 def test_vtrace_is_the_papers_sum() -> None:
@@ -105,30 +63,11 @@ def test_vtrace_is_the_papers_sum() -> None:
     np.testing.assert_allclose(advantage[:, 0], rho * (reward + discount * np.append(expected[1:], end) - value))
 
 
-def test_vtrace_on_policy_is_the_n_step_return_by_hand() -> None:
-    following = np.array([[1.0, 1.0], [2.0, 2.0], [8.0, 0.0]])
-    _, target = vtrace(REWARD, VALUE, following, marks(2), np.zeros((3, 2)), 0.5)
-    assert target[:, 0].tolist() == [1 + 0.5 * (2 + 0.5 * (4 + 0.5 * 8)), 2 + 0.5 * (4 + 0.5 * 8), 4 + 0.5 * 8]
-    assert target[:, 1].tolist() == [1 + 0.5 * (2 + 0.5 * 4), 2 + 0.5 * 4, 4]
-
-
-def test_nothing_after_an_end_reaches_what_is_before_it() -> None:
-    f = random_fragment(4)
-    f["last"][5] = True
-    changed = {name: array.copy() for name, array in f.items()}
-    for name in ("reward", "value", "gap"):
-        changed[name][6:] = 100.0
-    for estimate in (
-        lambda g: generalised_advantages(g["reward"], g["value"], g["following"], g["last"], 0.9, 0.9)[0],
-        lambda g: vtrace(g["reward"], g["value"], g["following"], g["last"], g["gap"], 0.9)[0],
-    ):
-        assert np.array_equal(estimate(f)[:6], estimate(changed)[:6])
-
-
 def test_shapes_and_coefficients_are_refused() -> None:
+    grid, last = np.ones((3, 2)), np.ones((3, 2), bool)
     with pytest.raises(TrainingError, match="one shape"):
-        generalised_advantages(REWARD, VALUE[:2], VALUE, marks(2), 0.9, 0.9)
+        generalised_advantages(grid, grid[:2], grid, last, 0.9, 0.9)
     with pytest.raises(TrainingError, match="discount=2"):
-        generalised_advantages(REWARD, VALUE, VALUE, marks(2), 2, 0.9)
+        generalised_advantages(grid, grid, grid, last, 2, 0.9)
     with pytest.raises(TrainingError, match="bounds"):
-        vtrace(REWARD, VALUE, VALUE, marks(2), VALUE, 0.9, bounds=(1.0, 2.0, 1.0))
+        vtrace(grid, grid, grid, last, grid, 0.9, bounds=(1.0, 2.0, 1.0))

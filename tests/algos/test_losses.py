@@ -4,16 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from algo_examples import tensor
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
 from penstock.algos import losses, surrogates
 from penstock.core.errors import TrainingError
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def policy_loss(logp, old_logp, advantage, weight, *, low, high, denominator):
@@ -155,7 +152,6 @@ def padded(packed, lengths, side, fill):
     return grid
 
 
-@settings(max_examples=25, deadline=None)
 @given(LENGTHS, st.sampled_from(["left", "right"]), st.sampled_from([0.0, math.nan, math.inf, -math.inf]))
 def test_padding_on_either_side_with_any_garbage_equals_packing(lengths, side, garbage):
     columns = [random_tokens(seed, sum(lengths)) for seed in range(5)]

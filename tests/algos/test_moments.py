@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos.moments import merged_moments, running_returns
@@ -18,7 +18,6 @@ def test_moments_of_a_second_batch_by_hand() -> None:
     assert merged_moments(*first, [5.0, 7.0, 9.0]) == (5, 5.0, 40.0)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30), st.integers(0, 30), st.floats(-1e4, 1e4))
 def test_moments_do_not_depend_on_how_numbers_are_split(numbers: list[float], cut: int, shift: float) -> None:
     values = np.array(numbers)[:, None] + shift

@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
+from algo_examples import tensor
 from torch.autograd import gradcheck
 
 from penstock.algos import pair_losses as losses
 from penstock.algos.pair_losses import PAIR_LOSSES
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def sig(x):

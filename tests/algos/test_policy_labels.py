@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from algo_examples import group, sample
 
-from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty, LeaveOneOut, label_metrics
+from penstock import algos
+from penstock.algos import GRPO, PPO, KLPenalty, LeaveOneOut, label_metrics
 from penstock.algos.labels import rewards_of_actions, trajectories
-from penstock.core.errors import SpecError, TrainingError
+from penstock.core.errors import TrainingError
 
 GROUP = group(sample([2, 3, 6], 1.0), sample([4, 6], 0.0), sample([6], 2.0))
 IN_REWARD = KLPenalty(place="reward", coefficient=0.1)
@@ -69,11 +70,29 @@ def test_rows_carry_the_tokens_and_log_probs_of_their_samples(algorithm):
         np.testing.assert_array_equal(row.fields["old_logp"], drawn.logp_T[drawn.action_T])
 
 
+EVERY = [
+    GRPO(),
+    GRPO(scale="none"),
+    GRPO(scale="batch"),
+    GRPO(supervision="process"),
+    GRPO(supervision="turn", scale="none"),
+    LeaveOneOut(),
+    PPO(),
+    algos.REINFORCE(),
+    algos.ReinforcePlusPlus(),
+    algos.ReinforcePlusPlus(baseline="group"),
+    algos.OPO(),
+    algos.GPG(),
+    algos.PassAtK(k=2, right=0.5),
+    algos.PKPO(k=2),
+]
+
+
 @pytest.mark.parametrize("broken", [sample([5], 100.0, error="RewardError: late"), sample([5], None), sample([], 100.0)])
-@pytest.mark.parametrize("algorithm", [GRPO(scale="none"), GRPO(), LeaveOneOut(), PPO()])
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_failed_unscored_or_empty_sample_changes_nothing_for_its_siblings(algorithm, broken):
-    (alone,) = label(algorithm, GROUP)
-    (beside,) = label(algorithm, group(broken, *GROUP.samples))
+    members = [sample([2, 3, 6], [1.0, 0.0, 2.0]), sample([4, 6], 0.0), sample([6], 2.0)]
+    (alone,), (beside,) = label(algorithm, group(*members)), label(algorithm, group(broken, *members))
     assert field(beside, "advantage") == field(alone, "advantage")
 
 
@@ -84,18 +103,16 @@ def test_a_failed_sample_does_not_shift_the_columns_of_its_siblings():
     assert row.fields["old_value"].tolist() == [0.25, 0.5]
 
 
-@pytest.mark.parametrize("algorithm", [GRPO(), LeaveOneOut()])
-def test_a_group_left_with_one_valid_sample_is_left_out(algorithm):
-    assert label(algorithm, group(sample([2], 1.0), sample([3], None))) == []
+@pytest.mark.parametrize(
+    ("algorithm", "reward"),
+    [(GRPO(), 1.0), (LeaveOneOut(), 1.0), (GRPO(), None), (LeaveOneOut(), None), (PPO(), None)],
+)
+def test_a_group_that_failures_left_too_few_samples_is_left_out(algorithm, reward):
+    assert label(algorithm, group(sample([2], reward), sample([3], None))) == []
 
 
 def test_ppo_trains_on_a_single_sample():
     assert len(label(PPO(), group(sample([2, 6], 1.0)))) == 1
-
-
-@pytest.mark.parametrize("algorithm", [GRPO(), LeaveOneOut(), PPO()])
-def test_a_batch_in_which_everything_failed_gives_no_units(algorithm):
-    assert label(algorithm, group(sample([2], None), sample([3], None))) == []
 
 
 @pytest.mark.parametrize("algorithm", [GRPO, LeaveOneOut])
@@ -105,15 +122,15 @@ def test_flat_groups_are_kept_unless_asked_otherwise(algorithm):
     assert len(label(algorithm(skip_flat=True), flat, GROUP)) == 1
 
 
-def test_the_terminal_reward_lands_on_the_last_action_token():
+@pytest.mark.parametrize(
+    ("reward", "expected"),
+    [(1.0, [0, 0, 1]), ([0.5, -1.0, 2.0], [0.5, -1.0, 2.0])],
+    ids=["a terminal one lands on the last action token", "those of tokens stay where they are"],
+)
+def test_rewards_land_on_action_tokens(reward, expected):
     # discount and lambda 0 leave the reward of each step alone; the values are zero
-    (unit,) = label(PPO(discount=0.0, lam=0.0, whiten=False), group(sample([2, 3, 6], 1.0), sample([4, 6], 2.0)))
-    assert field(unit, "advantage") == [[0, 0, 1], [0, 2]]
-
-
-def test_per_token_rewards_stay_per_token():
-    (unit,) = label(PPO(discount=0.0, lam=0.0, whiten=False), group(sample([2, 3, 6], [0.5, -1.0, 2.0])))
-    assert field(unit, "advantage") == [[0.5, -1.0, 2.0]]
+    (unit,) = label(PPO(discount=0.0, lam=0.0, whiten=False), group(sample([2, 3, 6], reward), sample([4, 6], 2.0)))
+    assert field(unit, "advantage") == [expected, [0, 2]]
 
 
 def test_a_reward_on_an_observation_counts_for_the_action_before_it():
@@ -129,14 +146,14 @@ def test_a_reward_before_the_first_action_is_refused():
         rewards_of_actions(drawn)
 
 
-def test_a_reward_that_is_not_finite_is_refused_by_name():
-    with pytest.raises(TrainingError, match="test/0/0#1: a reward is not finite"):
-        trajectories([group(sample([2], 1.0), sample([2], float("nan")))], {})
-
-
-def test_a_reward_too_large_for_float32_s_squares_is_refused():
-    with pytest.raises(TrainingError, match=r"beyond ±1e\+09; scale rewards"):
-        trajectories([group(sample([2], 1.0), sample([2], 3e38))], {})
+@pytest.mark.parametrize(
+    ("reward", "problem"),
+    [(float("nan"), "test/0/0#1: a reward is not finite"), (3e38, r"beyond ±1e\+09; scale rewards")],
+    ids=["not finite", "too large for the squares of float32"],
+)
+def test_a_reward_that_cannot_be_computed_with_is_refused_by_name(reward, problem):
+    with pytest.raises(TrainingError, match=problem):
+        trajectories([group(sample([2], 1.0), sample([2], reward))], {})
 
 
 def test_ppo_labels_by_hand():
@@ -177,23 +194,19 @@ def test_a_penalty_in_the_loss_travels_with_the_coefficient_in_force(algorithm):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "name"),
-    [(GRPO(kl=IN_LOSS), "reference"), (LeaveOneOut(kl=IN_REWARD), "reference"), (PPO(), "value")],
+    ("algorithm", "groups", "filled", "problem"),
+    [
+        (GRPO(kl=IN_LOSS), 1, {}, '"reference" column, which was not filled'),
+        (LeaveOneOut(kl=IN_REWARD), 1, {}, '"reference" column, which was not filled'),
+        (PPO(), 1, {}, '"value" column, which was not filled'),
+        (PPO(), 1, {"value": [[np.zeros(3), np.zeros(3), np.zeros(1)]]}, r"test/0/0#1.*\(3,\).*\(2,\)"),
+        (PPO(), 2, columns([GROUP]), "1 groups, the batch 2"),
+    ],
+    ids=["reference missing", "reference missing in the reward", "value missing", "of the wrong length", "of too few groups"],
 )
-def test_a_column_that_is_needed_and_missing_is_named(algorithm, name):
-    with pytest.raises(TrainingError, match=f'"{name}" column, which was not filled'):
-        algorithm.label([GROUP], {}, algorithm.initial_coefficients())
-
-
-def test_a_column_of_the_wrong_length_is_refused_by_name():
-    filled = {"value": [[np.zeros(3), np.zeros(3), np.zeros(1)]]}
-    with pytest.raises(TrainingError, match=r"test/0/0#1.*\(3,\).*\(2,\)"):
-        PPO().label([GROUP], filled, {})
-
-
-def test_a_column_of_too_few_groups_is_refused():
-    with pytest.raises(TrainingError, match="1 groups, the batch 2"):
-        PPO().label([GROUP, GROUP], columns([GROUP]), {})
+def test_a_column_that_does_not_fit_is_refused_by_name(algorithm, groups, filled, problem):
+    with pytest.raises(TrainingError, match=problem):
+        algorithm.label([GROUP] * groups, filled, algorithm.initial_coefficients())
 
 
 @pytest.mark.parametrize(
@@ -207,25 +220,6 @@ def test_a_column_of_too_few_groups_is_refused():
 )
 def test_needs_follow_the_penalty(algorithm, needs):
     assert algorithm.needs == needs
-
-
-@pytest.mark.parametrize(
-    ("build", "problem"),
-    [
-        (lambda: GRPO(aggregate="constant"), "max_new_tokens"),
-        (lambda: GRPO(constant=8), "constant=0"),
-        (lambda: GRPO(clip=(0.0, 0.2)), "clip"),
-        (lambda: LeaveOneOut(clip=(0.2, -0.1)), "clip"),
-        (lambda: PPO(lam=1.5), "lam=1.5"),
-        (lambda: PPO(discount=-0.5), "discount=-0.5"),
-        (lambda: PPO(value_clip=-1.0), "value_clip"),
-        (lambda: PPO(entropy=EntropyBonus(coefficient=-1.0)), "EntropyBonus.coefficient"),
-        (lambda: PPO(entropy=EntropyBonus(target=1.0, step=0.0)), "EntropyBonus.step"),
-    ],
-)
-def test_impossible_settings_are_refused(build, problem):
-    with pytest.raises(SpecError, match=problem):
-        build()
 
 
 def test_label_metrics_by_hand():
@@ -256,25 +250,24 @@ def test_label_metrics_of_nothing_count_zero():
     assert label_metrics([]) == {"batch/units": 0, "batch/rows": 0, "batch/tokens": 0}
 
 
-def test_the_control_moves_by_what_was_measured():
-    algorithm = PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=1.0, horizon=100))
+AIMED = KLPenalty(place="reward", coefficient=0.1, target=1.0, horizon=100)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "measured", "expected"),
+    [
+        (AIMED, label_metrics(label(PPO(kl=AIMED), GROUP)), 0.1),  # 6 * 0.5 / 3 = 1.0, the target exactly
+        (AIMED, {"kl/reference": 1.1, "batch/rows": 10}, 0.1 * (1 + 0.1 * 10 / 100)),
+        (AIMED, label_metrics([]), 0.1),
+        (IN_REWARD, {"kl/reference": 99.0, "batch/rows": 8}, 0.1),
+    ],
+    ids=["on target", "above it", "a batch without rows", "no target"],
+)
+def test_the_control_moves_by_what_was_measured(penalty, measured, expected):
+    algorithm = PPO(kl=penalty)
     start = algorithm.initial_coefficients()
-    moved = algorithm.adapt(start, label_metrics(label(algorithm, GROUP)))
-    # measured 6 * 0.5 / 3 = 1.0, the target exactly
-    assert moved["kl"] == pytest.approx(0.1)
-    moved = algorithm.adapt(start, {"kl/reference": 1.1, "batch/rows": 10})
-    assert moved["kl"] == pytest.approx(0.1 * (1 + 0.1 * 10 / 100))
+    assert algorithm.adapt(start, measured)["kl"] == pytest.approx(expected)
     assert start["kl"] == 0.1
-
-
-def test_a_control_without_target_stays():
-    algorithm = PPO(kl=IN_REWARD)
-    assert algorithm.adapt({"kl": 0.1}, {"kl/reference": 99.0, "batch/rows": 8}) == {"kl": 0.1}
-
-
-def test_a_control_stays_after_a_batch_without_rows():
-    algorithm = PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=1.0))
-    assert algorithm.adapt({"kl": 0.1}, label_metrics([])) == {"kl": 0.1}
 
 
 def test_a_steered_coefficient_without_a_measurement_is_refused():

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from algo_examples import tensor
 
 from penstock.algos import GRPO, PPO, EntropyBonus, KLPenalty
 from penstock.core.contracts import Denominator
@@ -12,10 +13,6 @@ from penstock.ui.metrics import KNOWN
 COUNTS = Denominator(tokens=6, rows=4, units=2)  # of a batch twice the size of this micro-batch
 BATCH = SimpleNamespace(row_A=torch.tensor([0, 0, 1]))
 IN_LOSS = KLPenalty(place="loss", estimator="k2", coefficient=0.1)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def fields(*, weight=(1.0, 1.0, 1.0)):

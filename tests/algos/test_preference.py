@@ -4,14 +4,11 @@ import math
 
 import pytest
 import torch
+from algo_examples import tensor
 from torch.autograd import gradcheck
 
 from penstock.algos.preference import accuracy, binary_label_loss, bradley_terry_loss, pairs
 from penstock.core.errors import TrainingError
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from algo_examples import Letters, Table, count, lay_out
+from algo_examples import Letters, evaluated
 
 import tiny_models
 from penstock.algos import ProcessReward
 from penstock.config.run import LearnerSpec
-from penstock.core.errors import DataError, SpecError, TrainingError
+from penstock.core.errors import DataError, TrainingError
 from penstock.loops.learn import Trainer
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
@@ -44,32 +44,11 @@ def test_a_solution_that_cannot_be_judged_is_refused(change, message):
         PRM.rows(SOLUTION | change, TOKENIZER)
 
 
-def test_steps_need_something_between_them():
-    with pytest.raises(SpecError, match="separator is empty"):
-        ProcessReward(separator="")
-
-
 def test_the_loss_by_hand_is_a_mean_over_labelled_steps():
     units = [PRM.rows(SOLUTION, TOKENIZER), PRM.rows(SOLUTION | {"labels": [0.5, None, None]}, TOKENIZER)]
-    batch, fields = lay_out(units)
-    ln3 = math.log(3)
-    outputs = {"step": torch.tensor([ln3, ln3, 0.0], dtype=torch.float64)}
-    loss, metrics = PRM.loss()(outputs, fields, batch, count(units))
+    loss, metrics = evaluated(PRM, units, step=[math.log(3), math.log(3), 0.0])
     assert loss.item() == pytest.approx((math.log(4 / 3) + math.log(4) + math.log(2)) / 3)
     assert metrics["step/accuracy"].item() == pytest.approx((1 + 0 + 0.5) / 3)
-
-
-def test_micro_batches_add_up():
-    class Steps(Table):
-        def outputs(self, batch):
-            return {"step": self.scores[batch.before_A]}
-
-    units = [PRM.rows(SOLUTION | {"labels": labels}, TOKENIZER) for labels in ([1, 0, 1], [0, None, None], [None, 1, 0])]
-    model = Steps()
-    whole, _, whole_grad = model.accumulate(PRM.loss(), [units], count(units))
-    total, _, grad = model.accumulate(PRM.loss(), [units[:1], units[1:]], count(units), None)
-    assert total == pytest.approx(whole)
-    torch.testing.assert_close(grad, whole_grad)
 
 
 def test_assessment_by_hand():

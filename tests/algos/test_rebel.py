@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from algo_examples import Table, count, group, lay_out, sample
+from algo_examples import count, group, lay_out, sample
 
 from penstock.algos import REBEL
-from penstock.core.errors import SpecError
 
 
 def label(*groups, **fields):
@@ -49,17 +48,3 @@ def test_the_first_gradient_raises_the_better_of_the_two():
     loss, _ = REBEL().loss()({"logp": logp_A}, fields, batch, count(units))
     loss.backward()
     assert logp_A.grad.tolist() == pytest.approx([-2.0, 2.0])
-
-
-def test_micro_batches_of_pairs_add_up():
-    model = Table()
-    units = label(*(group(sample([i + 1, 6], 1.0), sample([i + 2], 0.0), ordinal=i) for i in range(3)))
-    whole, _, whole_grad = model.accumulate(REBEL().loss(), [units], count(units))
-    total, _, grad = model.accumulate(REBEL().loss(), [units[:1], units[1:]], count(units))
-    assert total == pytest.approx(whole)
-    torch.testing.assert_close(grad, whole_grad)
-
-
-def test_a_step_size_of_nothing_is_refused():
-    with pytest.raises(SpecError, match="eta=0 must be above 0"):
-        REBEL(eta=0)

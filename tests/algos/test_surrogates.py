@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from algo_examples import tensor
 from torch.autograd import gradcheck
 
 from penstock.algos import surrogates
@@ -12,10 +13,6 @@ from penstock.core.errors import TrainingError
 LN2 = math.log(2)
 ROWS = torch.tensor([0, 0, 1])
 ONE = torch.ones(3, dtype=torch.float64)
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_a_sequence_ratio_is_the_geometric_mean_of_its_tokens():

@@ -1,16 +1,16 @@
 """Statistics of a prompt's rewards over batches: by hand, bounded, and the same after a checkpoint."""
 
 import json
+from dataclasses import replace
 
+import algo_examples
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.algos import GRPO, KLPenalty, TrackedRewards, ddpo
+from penstock.algos import TrackedRewards, ddpo
 from penstock.algos.tracked_rewards import named, remembered, standardised, with_statistics
-from penstock.core.errors import SpecError
-from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.loops.learn import Labeller
 
 FEW = TrackedRewards(size=4, least=3)
@@ -18,14 +18,8 @@ FEW = TrackedRewards(size=4, least=3)
 
 def group(prompt, *rewards, ordinal=0):
     """One sample of two actions for each reward; None is one that failed."""
-    key = PromptKey("p", 0, ordinal)
-    made = []
-    for number, reward in enumerate(rewards):
-        columns = {"tokens_T": np.array([1, 2, 3], np.int32)}
-        action_T = np.array([False, True, True])
-        sample = Sample(SampleKey(key, number), columns, action_T, np.zeros(3, np.float32), np.zeros(3, np.int32), "stop")
-        made.append(sample.failed("no") if reward is None else sample.scored(reward))
-    return Group(Prompt(key, prompt), tuple(made))
+    made = algo_examples.group(*(algo_examples.sample([2, 3], reward) for reward in rewards), ordinal=ordinal)
+    return replace(made, prompt=replace(made.prompt, text=prompt))
 
 
 def labeller(**fields):
@@ -101,12 +95,3 @@ def test_a_labeller_goes_on_from_its_checkpoint_as_if_nothing_had_been():
     state.values = json.loads(json.dumps(state.values))
     second.load_state(state)
     assert found + [advantages(second.label(batch)) for batch in batches[3:]] == wanted
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"scale": "batch"}, {"supervision": "process"}, {"kl": KLPenalty(place="reward", coefficient=0.1)}],
-)
-def test_what_it_has_no_meaning_with_is_refused(fields):
-    with pytest.raises(SpecError, match="history keeps whole rewards"):
-        GRPO(history=TrackedRewards(), **fields)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from algo_examples import tensor
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
@@ -15,11 +16,6 @@ from penstock.algos.value_learning import (
     next_values,
     temporal_difference_loss,
 )
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
-
 
 ONE, TWO = tensor(1.0), tensor(1.0, 1.0)
 
