@@ -27,6 +27,20 @@ def built(architecture, text, **changes):
     )
 
 
+def referred(text, architecture="qwen2"):
+    """A model whose top block alone trains, its reference, and the border between."""
+    model = built(architecture, text)
+    border = freeze_below(model, 1)
+    return model, reference_branch(model), border
+
+
+def counted(block):
+    """A list that grows whenever a block runs."""
+    runs = []
+    block.register_forward_hook(lambda module, arguments, output: runs.append(module))
+    return runs
+
+
 def hidden(model, trunk=None):
     return model.hidden(*PLACE, trunk)
 
@@ -75,18 +89,6 @@ def test_the_reference_holds_with_tied_and_untied_embeddings(architecture, tied,
     assert (own is kept) == tied
 
 
-@pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_with_no_unfrozen_layer_the_reference_starts_as_the_policy(architecture, text):
-    """trlX's reference was broken with 0 unfrozen layers: it ran the blocks over again on their own output."""
-    model = built(architecture, text)
-    freeze_below(model, 0)
-    reference = reference_branch(model)
-    assert torch.equal(logits(reference), logits(model))
-    with model.once():
-        policy = logits(model)
-        assert torch.equal(logits(reference), policy)
-
-
 @pytest.mark.parametrize(("architecture", "layers"), EVERY)
 def test_only_what_trains_is_held_twice(architecture, layers, text):
     model = built(architecture, text)
@@ -97,46 +99,31 @@ def test_only_what_trains_is_held_twice(architecture, layers, text):
 
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
 def test_frozen_blocks_run_once_for_all_branches(architecture, text):
-    model = built(architecture, text)
-    border = freeze_below(model, 1)
-    reference, critic = reference_branch(model), critic_branch(model)
-    runs = []
-    for block in border.frozen:
-        block.register_forward_hook(lambda module, arguments, output: runs.append(module))
+    model, reference, border = referred(text, architecture)
+    critic, runs = critic_branch(model), [counted(block) for block in border.frozen]
     with model.once():
         for _ in range(2):
             hidden(reference)
             hidden(model, critic)
         hidden(model)
-    assert len(runs) == 2 * len(border.frozen)  # by the first branch, and by the policy itself, which cannot skip its own
-    runs.clear()
+    assert {len(of_block) for of_block in runs} == {2}  # by the first branch, and by the policy, which cannot skip its own
     with model.once():
         hidden(model)
         hidden(reference)
         hidden(model, critic)
-    assert len(runs) == len(border.frozen)
+    assert {len(of_block) for of_block in runs} == {3}
 
 
 def test_what_is_kept_at_the_border_is_forgotten_after_the_pass(text):
-    model = built("qwen2", text)
-    border = freeze_below(model, 1)
-    reference = reference_branch(model)
-    with model.once():
-        hidden(model)
-        assert border.value is not None
-    assert border.value is None
-    shorter = (PLACE[0][:, :4], PLACE[1][:, :4], single_row_plan(4))
-    assert reference.hidden(*shorter).shape[1] == 4
-
-
-def test_a_nested_pass_keeps_what_the_outer_one_has(text):
-    model = built("qwen2", text)
-    border = freeze_below(model, 1)
+    model, reference, border = referred(text)
     with model.once():
         hidden(model)
         with model.once():
             assert border.value is not None
-        assert border.value is not None
+        assert border.value is not None, "a nested pass keeps what the outer one has"
+    assert border.value is None
+    shorter = (PLACE[0][:, :4], PLACE[1][:, :4], single_row_plan(4))
+    assert reference.hidden(*shorter).shape[1] == 4
 
 
 def test_the_policy_is_the_same_with_and_without_branches(text):
@@ -181,7 +168,7 @@ def test_training_the_critic_branch_leaves_the_policy_alone(text):
     assert torch.equal(logits(model), before)
 
 
-def scorer_of(model, architecture, text):
+def scorer_of(model, text):
     """A reward model whose trunk is the policy's, its top block moved."""
     config = copy.deepcopy(model.config)
     config.num_labels = 1
@@ -195,12 +182,11 @@ def scorer_of(model, architecture, text):
 def test_a_reward_model_shares_the_blocks_it_has_in_common(architecture, text):
     model = built(architecture, text)
     border = freeze_below(model, 1)
-    scorer = scorer_of(model, architecture, text)
+    scorer = scorer_of(model, text)
     expected = scorer.scores(hidden(scorer)[0])
     apart = tiny_models.bytes_held([model, scorer])
     saved = share_frozen(scorer, model)
-    runs = []
-    border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
+    runs = counted(border.frozen[-1])
     with model.once():
         hidden(model)
         assert torch.equal(scorer.scores(hidden(scorer)[0]), expected)
@@ -211,7 +197,7 @@ def test_a_reward_model_shares_the_blocks_it_has_in_common(architecture, text):
 
 def test_a_reward_model_takes_the_compute_type_of_the_blocks_it_shares(text):
     model = built("qwen2", text)
-    scorer = scorer_of(model, "qwen2", text)
+    scorer = scorer_of(model, text)
     freeze_below(model, 1)
     expected = copy.deepcopy(scorer)
     for parameter in (*model.network.parameters(), *expected.network.parameters()):
@@ -224,7 +210,7 @@ def test_a_reward_model_takes_the_compute_type_of_the_blocks_it_shares(text):
 def test_a_reward_model_with_other_weights_keeps_them(text):
     model = built("qwen2", text)
     freeze_below(model, 1)
-    scorer = scorer_of(model, "qwen2", text)
+    scorer = scorer_of(model, text)
     tiny_models.randomise(scorer.network, seed=9)
     expected = scorer.scores(hidden(scorer)[0])
     assert share_frozen(scorer, model) == 0
@@ -267,8 +253,7 @@ def test_a_copy_of_the_policy_has_branches_of_its_own(text):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    runs = []
-    twin.border.frozen[-1].register_forward_hook(lambda module, arguments, output: runs.append(module))
+    runs = counted(twin.border.frozen[-1])
     with twin.once():
         hidden(twin)
         assert torch.equal(hidden(twin, twin.critic_trunk), expected)
@@ -276,9 +261,7 @@ def test_a_copy_of_the_policy_has_branches_of_its_own(text):
 
 
 def test_a_copy_of_a_reference_still_shares_the_frozen_blocks(text):
-    model = built("qwen2", text)
-    freeze_below(model, 1)
-    reference = reference_branch(model)
+    model, reference, _ = referred(text)
     again = copy.deepcopy(reference.network.base_model)
     assert torch.equal(model.hidden(*PLACE, again), hidden(reference))
     assert again.layers[0]._held[0] is model.network.base_model.layers[0]

@@ -1,12 +1,11 @@
 """Code that comes with a checkpoint is never run, whatever answers on the terminal."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from io import StringIO
 
 import pytest
 
+from penstock.cli.main import main
 from penstock.core.errors import ModelError
 from penstock.models.embedding import ModelEmbedder
 from penstock.models.files import load_model, load_text, save_model
@@ -57,11 +56,10 @@ def test_a_model_of_a_known_type_loads_as_transformers_has_it(folder):
     assert not (folder / "ran").exists()
 
 
-def test_a_yes_on_the_terminal_runs_nothing(folder):
+def test_a_yes_on_the_terminal_runs_nothing(folder, monkeypatch, capfd):
     says(folder, "config.json", model_type="foreign", auto_map=CLASSES)
-    command = [Path(sys.executable).with_name("penstock"), "generate", str(folder), "--prompt", "hello"]
-    done = subprocess.run(command, input="y\ny\n", capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "such code is never run" in done.stderr
+    monkeypatch.setattr("sys.stdin", StringIO("y\ny\n"))
+    assert main(["generate", str(folder), "--prompt", "hello"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "such code is never run" in line
     assert not (folder / "ran").exists()

@@ -12,9 +12,10 @@ from penstock.config.run import ModelSpec
 from penstock.core.errors import DataError, ModelError, TrainingError
 from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import LanguagePolicy
-from penstock.models.media import MEDIA
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+
+LOGP = frozenset({"logp"})
 
 
 @pytest.fixture(scope="module")
@@ -23,27 +24,32 @@ def model():
     return seeing.built()
 
 
-def rows_of(model):
-    """Ragged rows with and without pictures."""
-    large, small = seeing.shown(model, seeing.picture((24, 24)), seeing.picture((8, 16)))
-    answer = [40, 41, 42, 43, 44]
-    return [
-        seeing.row(model, "what is the sum?", answer),
-        seeing.row(model, "<image>what is it?", answer[:3], (large,)),
-        seeing.row(model, "3 + <image> or <image> 4", answer, (small, large)),
-        seeing.row(model, "<image>", answer[:1], (small,)),
-    ]
+def logps(model, *rows):
+    """The learner's log-probs of the rows of a unit."""
+    return Scoring(LanguagePolicy(model)).score([rows], LOGP)["logp"]
 
 
-def logps(model, units, budget=4096):
-    policy = LanguagePolicy(model)
-    found = {}
-    for batch in policy.lay_out(units, budget, coupled=False):
-        with torch.no_grad():
-            logp_A = policy.outputs(batch, frozenset({"logp"}))["logp"].numpy()
-        for place, row in enumerate(batch.row_ids):
-            found[row] = logp_A[batch.row_A == place]
-    return [found[row] for row in sorted(found)]
+def asked(model, *answer):
+    """A picture, and a row that answers what it is."""
+    (blob,) = seeing.shown(model, seeing.picture())
+    return blob, seeing.row(model, "<image>what?", answer, (blob,))
+
+
+def backward(model, row, policy=None):
+    """The gradient of the log-probs of a row, in the parameters."""
+    policy = policy or LanguagePolicy(model)
+    (batch,) = policy.lay_out([(row,)], 4096)
+    policy.outputs(batch, LOGP)["logp"].sum().backward()
+
+
+def learning():
+    """A learner of a tower that is trained."""
+    model = seeing.built(frozen=False)
+    return DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=1e-2), LearnerPlan(total_steps=2))
+
+
+def first_weights(model):
+    return model.tower.patch_embed.proj.weight
 
 
 def test_positions_by_hand(model):
@@ -70,33 +76,14 @@ def test_a_picture_stands_for_its_grid_over_the_square_of_the_merge(model):
         assert made.count(model.network.config.image_token_id) == tokens
 
 
-def test_packed_rows_give_transformers_log_probs(model):
-    for row, logp_A in zip(rows_of(model), logps(model, [(row,) for row in rows_of(model)]), strict=True):
-        names = row.columns.get(MEDIA, np.zeros(0, np.int64))
-        runs = [int(name) for at, name in enumerate(names) if name and (at == 0 or names[at - 1] != name)]
-        blobs = [model.text.store._numbers[name] for name in runs]
-        logits_TV = seeing.transformers_logits(model, row.tokens_T, blobs)
-        logits_TV[:, sorted(model.text.media)] = -torch.inf
-        at = np.flatnonzero(row.action_T)
-        wanted = logits_TV.log_softmax(-1)[at - 1, row.tokens_T[at].astype(np.int64)]
-        np.testing.assert_allclose(logp_A, wanted, atol=5e-5)
-
-
-def test_rows_packed_together_give_the_log_probs_of_each_alone(model):
-    rows = rows_of(model)
-    together = logps(model, [(row,) for row in rows])
-    for row, logp_A in zip(rows, together, strict=True):
-        np.testing.assert_allclose(logp_A, logps(model, [(row,)])[0], atol=5e-5)
-
-
 def test_a_shared_prefix_with_its_picture_is_packed_once_and_changes_nothing(model):
     (blob,) = seeing.shown(model, seeing.picture())
     rows = tuple(seeing.row(model, "<image>what?", [50 + n, 60], (blob,)) for n in range(4))
     (shared,), (split,) = LanguagePolicy(model).lay_out([rows], 4096), LanguagePolicy(model, 1.0, False).lay_out([rows], 4096)
     assert (shared.media_N == blob.number).sum() == 9
     assert (split.media_N == blob.number).sum() == 36
-    apart = np.concatenate(logps(model, [(row,) for row in rows]))
-    np.testing.assert_allclose(np.concatenate(logps(model, [rows])), apart, atol=5e-5)
+    apart = np.concatenate([logps(model, row)[0] for row in rows])
+    np.testing.assert_allclose(np.concatenate(logps(model, *rows)), apart, atol=5e-5)
 
 
 def test_rows_that_show_other_pictures_share_only_what_is_before_them(model):
@@ -104,46 +91,40 @@ def test_rows_that_show_other_pictures_share_only_what_is_before_them(model):
     rows = tuple(seeing.row(model, "<image>what?", [50], (blob,)) for blob in (one, other))
     (batch,) = LanguagePolicy(model).lay_out([rows], 4096)
     assert len(batch.tokens_N) == sum(len(row.tokens_T) for row in rows) - 1
-    assert abs(np.subtract(*logps(model, [rows]))).max() > 1e-3
+    assert abs(np.subtract(*logps(model, *rows))).max() > 1e-3
 
 
-def test_a_frozen_tower_gets_no_gradient_and_one_that_is_not_does():
-    for frozen in (True, False):
-        model = seeing.built(frozen)
-        (blob,) = seeing.shown(model, seeing.picture())
-        policy = LanguagePolicy(model)
-        (batch,) = policy.lay_out([(seeing.row(model, "<image>what?", [50, 51], (blob,)),)], 4096)
-        policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
-        grown = [parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.tower.parameters()]
-        assert any(grown) is not frozen
-        assert model.network.get_input_embeddings().weight.grad is not None
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_tower_gets_no_gradient_and_one_that_is_not_does(frozen):
+    model = seeing.built(frozen)
+    backward(model, asked(model, 50, 51)[1])
+    grown = [parameter.grad is not None and bool(parameter.grad.any()) for parameter in model.tower.parameters()]
+    assert any(grown) is not frozen
+    assert model.network.get_input_embeddings().weight.grad is not None
 
 
 def test_the_gradient_of_the_tower_is_that_of_transformers():
     model = seeing.built(frozen=False)
-    (blob,) = seeing.shown(model, seeing.picture())
-    policy, row = LanguagePolicy(model), seeing.row(model, "<image>what?", [50], (blob,))
-    (batch,) = policy.lay_out([(row,)], 4096)
-    policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
-    ours = model.tower.patch_embed.proj.weight.grad.clone()
+    blob, row = asked(model, 50)
+    backward(model, row)
+    ours = first_weights(model).grad.clone()
     model.network.zero_grad()
-    seen = model.text.senses.of(blob.number)
     tokens = torch.from_numpy(row.tokens_T.astype(np.int64))[None]
     model.network.set_attn_implementation("eager")
     logits = model.network(
-        input_ids=tokens, **seen.inputs, use_cache=False,
+        input_ids=tokens, **model.text.senses.of(blob.number).inputs, use_cache=False,
         mm_token_type_ids=(tokens == model.network.config.image_token_id).int(),
     ).logits[0, -2]  # fmt: skip
     logits[sorted(model.text.media)] = -1e9
     logits.log_softmax(-1)[50].backward()
-    torch.testing.assert_close(ours, model.tower.patch_embed.proj.weight.grad, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(ours, first_weights(model).grad, atol=1e-4, rtol=1e-3)
 
 
 def test_an_optimizer_step_of_the_tower_changes_what_is_seen_at_once():
     """The fused optimizer leaves no trace on the parameters, so features kept from before a step must be given up by name."""
-    model = seeing.built(frozen=False)
+    learner = learning()
+    model = learner.policy.model
     (blob,) = seeing.shown(model, seeing.picture())
-    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=1e-2), LearnerPlan(total_steps=2))
     with torch.no_grad():
         (before,) = model.encoded([blob.number])
     for parameter in model.tower.parameters():
@@ -158,25 +139,22 @@ def test_an_optimizer_step_of_the_tower_changes_what_is_seen_at_once():
 
 
 def test_a_step_on_text_alone_leaves_a_tower_that_is_trained_as_it_was():
-    model = seeing.built(frozen=False)
-    learner = DeviceLearner(LanguagePolicy(model), LearnerSpec(learning_rate=1e-2), LearnerPlan(total_steps=2))
-    before = model.tower.patch_embed.proj.weight.detach().clone()
-    (batch,) = learner.policy.lay_out([(seeing.row(model, "what?", [50, 51]),)], 4096)
-    (-learner.policy.outputs(batch, frozenset({"logp"}))["logp"].sum()).backward()
+    learner = learning()
+    model = learner.policy.model
+    before = first_weights(model).detach().clone()
+    backward(model, seeing.row(model, "what?", [50, 51]), learner.policy)
     learner.masters.step(1e-2, 1e9)
-    torch.testing.assert_close(model.tower.patch_embed.proj.weight, before, atol=0, rtol=0)
+    torch.testing.assert_close(first_weights(model), before, atol=0, rtol=0)
 
 
 def test_blocks_that_are_computed_twice_give_the_same_gradient():
     found = []
     for again in (False, True):
         model = seeing.built(frozen=False)
-        (blob,) = seeing.shown(model, seeing.picture())
         spec = LearnerSpec(gradient_checkpointing=again)
         policy = DeviceLearner(LanguagePolicy(model), spec, LearnerPlan(total_steps=1)).policy
-        (batch,) = policy.lay_out([(seeing.row(model, "<image>what?", [50, 51], (blob,)),)], 4096)
-        policy.outputs(batch, frozenset({"logp"}))["logp"].sum().backward()
-        found.append(model.tower.patch_embed.proj.weight.grad)
+        backward(model, asked(model, 50, 51)[1], policy)
+        found.append(first_weights(model).grad)
     torch.testing.assert_close(*found)
 
 
@@ -197,7 +175,7 @@ def test_an_action_that_stands_for_a_part_of_a_picture_is_refused(model):
     row = seeing.row(model, "what?", [50])
     row.columns["tokens_T"][-1] = model.network.config.image_token_id
     with pytest.raises(TrainingError, match="row 0: an action shows a part of a medium"):
-        Scoring(LanguagePolicy(model)).score([(row,)], frozenset({"logp"}))
+        logps(model, row)
 
 
 def test_a_folder_loads_with_transformers_own_class_and_gives_the_same_logits(model, tmp_path):
@@ -207,16 +185,15 @@ def test_a_folder_loads_with_transformers_own_class_and_gives_the_same_logits(mo
     loaded.text.store = model.text.store
     (blob,) = seeing.shown(model, seeing.picture((16, 24)))
     tokens_T = np.asarray(loaded.text.showing((blob,)).prompt("what <image> is it?"), np.int32)
-    seen = loaded.text.senses.of(blob.number)
     tokens = torch.from_numpy(tokens_T.astype(np.int64))[None]
     with torch.no_grad():
         theirs = whole(
-            input_ids=tokens, pixel_values=seen.inputs["pixel_values"], image_grid_thw=seen.inputs["image_grid_thw"],
+            input_ids=tokens, **loaded.text.senses.of(blob.number).inputs,
             mm_token_type_ids=(tokens == whole.config.image_token_id).int(),
         ).logits[0]  # fmt: skip
     torch.testing.assert_close(seeing.transformers_logits(loaded, tokens_T, (blob,)), theirs, atol=2e-4, rtol=1e-4)
     again = seeing.row(loaded, "what <image> is it?", [50, 51], (blob,))
-    np.testing.assert_array_equal(logps(loaded, [(again,)])[0], logps(model, [(again,)])[0])
+    np.testing.assert_array_equal(logps(loaded, again)[0], logps(model, again)[0])
 
 
 def test_a_folder_is_read_as_text_alone_where_nobody_wants_to_see(model, tmp_path):
@@ -229,7 +206,7 @@ def test_a_folder_is_read_as_text_alone_where_nobody_wants_to_see(model, tmp_pat
 
 def test_rows_with_pictures_are_not_given_to_a_model_that_reads_text_alone(model, tiny):
     with pytest.raises(TrainingError, match="rows show media to a model that reads text alone"):
-        Scoring(LanguagePolicy(tiny())).score([(rows_of(model)[1],)], frozenset({"logp"}))
+        logps(tiny(), asked(model, 50)[1])
 
 
 def test_another_type_of_model_cannot_be_made_to_see(tiny, tmp_path):
