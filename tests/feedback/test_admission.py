@@ -1,31 +1,27 @@
 """Who may judge: a qualification on gold, attention all along, a most for everybody."""
 
 import pytest
-from feedback_examples import HandClock, enrol, pair, vote
+from feedback_examples import enrol, gold, pair, vote
 
 from penstock.feedback.exchange.snapshot import Labels, counted, snapshot
 from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Item, Response, Submission, Task
-from penstock.feedback.store import Store
+from penstock.feedback.records import Submission
 
 SHARES = {"gold_share": 0.0, "repeat_share": 0.0, "held": 1}
 
 
 @pytest.fixture
-def opened(place):
-    stores = []
+def opened(either):
+    """``opened(known=3, **policy)``: a store with Ann, an administrator, gold and twenty tasks."""
 
-    def make(gold=3, **fields):
-        stores.append(Store.open(place, QueuePolicy(**{**SHARES, **fields}), HandClock()))
-        enrol(stores[-1], "ann")
-        stores[-1].enrol(Annotator("root", role="admin"))
-        known = [Task(item=pair(f"g{n}").item, overlap=0, purpose="gold", gold={"preference": 1}) for n in range(gold)]
-        stores[-1].ask([*known, *(pair(str(n), overlap=1) for n in range(40))])
-        return stores[-1]
+    def make(known=3, **policy):
+        either.policy = QueuePolicy(**{**SHARES, **policy})
+        enrol(either, "ann")
+        enrol(either, "root", role="admin")
+        either.ask([*(gold(f"g{n}") for n in range(known)), *(pair(str(n), overlap=1) for n in range(20))])
+        return either
 
-    yield make
-    for store in stores:
-        store.close()
+    return make
 
 
 def judge(store, preference, times=1):
@@ -40,6 +36,11 @@ def judge(store, preference, times=1):
     return purposes
 
 
+def reasons(store):
+    """Why Ann is excluded."""
+    return [event.body["reason"] for event in store.state().exclusions.values() if event.annotator == "ann"]
+
+
 def test_whoever_qualifies_goes_on_to_ordinary_tasks(opened):
     store = opened(qualify=3)
     assert judge(store, 1, 5) == ["gold", "gold", "gold", "ask", "ask"]
@@ -49,8 +50,7 @@ def test_whoever_qualifies_goes_on_to_ordinary_tasks(opened):
 def test_whoever_does_not_is_excluded_and_gets_nothing_more(opened):
     store = opened(qualify=3)
     assert judge(store, -1, 5) == ["gold"] * 3
-    [event] = store.state().exclusions.values()
-    assert (event.annotator, event.body["reason"]) == ("ann", "did not qualify: 0 of 3 known answers right")
+    assert reasons(store) == ["did not qualify: 0 of 3 known answers right"]
     assert counted(snapshot(store), Labels()) == []
     store.verify()
 
@@ -63,8 +63,7 @@ def test_the_first_answer_to_gold_counts_undone_or_not(opened):
     [lease] = store.held("ann")
     store.submit(vote(lease.task, "ann", "again", 1))
     judge(store, 1, 2)
-    [event] = store.state().exclusions.values()
-    assert event.body["reason"] == "did not qualify: 2 of 3 known answers right"
+    assert reasons(store) == ["did not qualify: 2 of 3 known answers right"]
 
 
 def test_votes_from_before_the_qualification_do_not_count_either(opened):
@@ -85,28 +84,23 @@ def test_an_administrator_lets_somebody_pass(opened):
 
 
 def test_too_little_gold_to_qualify_gives_nothing(opened):
-    assert judge(opened(gold=1, qualify=3), 1, 3) == ["gold"]
+    assert judge(opened(known=1, qualify=3), 1, 3) == ["gold"]
 
 
 def test_adjudicators_need_not_qualify(opened):
     store = opened(qualify=3)
-    store.enrol(Annotator("ann", role="adjudicator"))
+    enrol(store, "ann", role="adjudicator")
     assert judge(store, 1) == ["ask"]
 
 
-def test_whoever_fails_gold_is_paused_where_that_is_wanted(opened):
+@pytest.mark.parametrize(("pause", "shown", "why"), [(True, 2, "attention checks failed: 0 of 2"), (False, 3, "")])
+def test_whoever_fails_gold_is_paused_where_that_is_wanted(opened, pause, shown, why):
     # Of 2 wrong ones of 2 the share's 95% interval ends at 66%, below 70%; of 1 it does not.
-    store = opened(gold=3, gold_share=0.5, pause=True)
-    purposes = judge(store, -1, 40)
-    assert purposes.count("gold") == 2
-    assert purposes[-1] == "gold"
-    assert "attention checks failed: 0 of 2" in next(iter(store.state().exclusions.values())).body["reason"]
-
-
-def test_nobody_is_paused_unasked(opened):
-    store = opened(gold=3, gold_share=0.5)
-    assert judge(store, -1, 40).count("gold") == 3
-    assert store.state().exclusions == {}
+    store = opened(gold_share=0.5, pause=pause)
+    purposes = judge(store, -1, 20)
+    assert purposes.count("gold") == shown
+    assert (purposes[-1] == "gold") == pause
+    assert [reason.partition(" right")[0].startswith(why) for reason in reasons(store)] == [True] * pause
 
 
 def test_nobody_gives_more_answers_than_the_most(opened):
@@ -114,7 +108,7 @@ def test_nobody_gives_more_answers_than_the_most(opened):
     assert len(judge(store, 1, 9)) == 3
     store.undo("ann", "u")
     assert store.held("ann")  # the seat of what was taken back is still theirs
-    store.enrol(Annotator("ann", quota=5))
+    enrol(store, "ann", quota=5)
     [lease] = store.held("ann")
     store.submit(vote(lease.task, "ann", "again", 1))
     assert len(judge(store, 1, 9)) == 2
@@ -135,12 +129,11 @@ def test_a_skip_is_no_answer(opened):
 
 
 def test_ratings_qualify_by_each_axis(opened):
-    store = opened(gold=0, qualify=2, qualified=0.75)
-    known = {"scores": {"helpful": [6], "harmless": [2]}}
-    fields = {"form": "rating", "axes": ("helpful", "harmless"), "overlap": 0, "purpose": "gold", "gold": known}
-    store.ask([Task(item=Item(str(n), (Response("r"),)), **fields) for n in range(2)])
+    store = opened(known=0, qualify=2, qualified=0.75)
+    known = {"scores": {"helpful": [6, 6], "harmless": [2, 2]}}
+    store.ask([gold(str(n), form="rating", axes=("helpful", "harmless"), gold=known) for n in range(2)])
     for helpful, harmless in ((5, 2), (6, 6)):  # one step off is right: 3 of 4
         lease = store.next_task("ann")
-        body = {"scores": {"helpful": [helpful], "harmless": [harmless]}}
+        body = {"scores": {"helpful": [helpful] * 2, "harmless": [harmless] * 2}}
         store.submit(Submission("rating", lease.task, "ann", f"k{lease.task}", body))
     assert judge(store, 1) == ["ask"]

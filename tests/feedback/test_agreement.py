@@ -53,21 +53,20 @@ def test_the_ordinal_alpha_reads_only_the_order(value_AU):
     assert krippendorff_alpha(value_AU, "ordinal") == pytest.approx(stretched, nan_ok=True)
 
 
-def test_kappa_by_hand():
-    # 20 both yes, 5 yes-no, 10 no-yes, 15 both no: agreement 0.7, by chance 0.5 · 0.6 + 0.5 · 0.4 = 0.5.
-    first = [1] * 25 + [0] * 25
-    second = [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15
-    assert cohen_kappa(first, second) == pytest.approx(0.4)
-
-
-def test_weighted_kappa_by_hand():
-    # One of four differs, by 1. By chance, from the margins (¼, ¼, ½) and (¼, ½, ¼): 0.875, squared 1.25.
-    assert cohen_kappa([0, 1, 2, 2], [0, 1, 2, 1], "linear") == pytest.approx(1 - 0.25 / 0.875)
-    assert cohen_kappa([0, 1, 2, 2], [0, 1, 2, 1], "quadratic") == pytest.approx(1 - 0.25 / 1.25)
-
-
-def test_kappa_leaves_out_what_one_did_not_judge():
-    assert cohen_kappa([1, 0, X, 1], [1, 0, 1, X]) == 1
+@pytest.mark.parametrize(
+    ("first", "second", "weights", "kappa"),
+    [
+        # 20 both yes, 5 yes-no, 10 no-yes, 15 both no: agreement 0.7, by chance 0.5 · 0.6 + 0.5 · 0.4 = 0.5.
+        ([1] * 25 + [0] * 25, [1] * 20 + [0] * 5 + [1] * 10 + [0] * 15, None, 0.4),
+        # One of four differs, by 1. By chance, from the margins (¼, ¼, ½) and (¼, ½, ¼): 0.875, squared 1.25.
+        ([0, 1, 2, 2], [0, 1, 2, 1], "linear", 1 - 0.25 / 0.875),
+        ([0, 1, 2, 2], [0, 1, 2, 1], "quadratic", 1 - 0.25 / 1.25),
+        ([1, 0, X, 1], [1, 0, 1, X], None, 1),
+    ],
+    ids=["unweighted", "linear", "quadratic", "what one did not judge is left out"],
+)
+def test_kappa_by_hand(first, second, weights, kappa):
+    assert cohen_kappa(first, second, *filter(None, [weights])) == pytest.approx(kappa)
 
 
 def test_the_bootstrap_interval_holds_the_statistic_and_repeats():

@@ -5,40 +5,36 @@ import sys
 
 import pytest
 import sqlalchemy as sa
-from feedback_examples import HandClock, answer, enrol, pair
+from feedback_examples import answer, answers, asked, enrol, pair, rows_of, say
 
 from penstock.feedback import schema
 from penstock.feedback.deletion import forget
 from penstock.feedback.errors import NotAllowed, NotFound, StoreUnavailable
-from penstock.feedback.exchange.snapshot import Labels, content_hash, preference_pairs, snapshot
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Submission
+from penstock.feedback.exchange.snapshot import content_hash
+from penstock.feedback.records import Submission
 from penstock.feedback.store import Store
 
-EQUAL = Labels(weights="equal")
+WANDA = "wanda.maximoff"
 
 
 @pytest.fixture
-def store(place):
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0), HandClock()) as opened:
-        enrol(opened, "wanda.maximoff", "bob")
-        opened.enrol(Annotator("root", role="admin", attributes={"region": "x"}))
-        yield opened
+def store(either):
+    enrol(either, WANDA, "bob")
+    enrol(either, "root", role="admin", attributes={"region": "x"})
+    return either
 
 
 def said(store):
     """Wanda votes, edits, takes back, skips; root takes one of her votes back, and excludes her for a while."""
     first, second, third, fourth = store.ask([pair(name) for name in "abcd"])
-    for task in (first, second, third):
-        answer(store, task, "wanda.maximoff", 1)
-    store.submit(Submission("edit", first, "wanda.maximoff", "e", {"response": 0, "text": "mine"}))
-    store.undo("wanda.maximoff", "u", 2)
-    store.hand_out(fourth, "wanda.maximoff")
-    store.submit(Submission("skip", fourth, "wanda.maximoff", "s", {}))
+    answers(store, (first, second, third), WANDA)
+    store.submit(Submission("edit", first, WANDA, "e", {"response": 0, "text": "mine"}))
+    store.undo(WANDA, "u", 2)
+    say(store, "skip", fourth, WANDA)
     store.retract("root", "r", 3, "no")
-    store.exclude("root", "x", "wanda.maximoff", "for a while", since=1.0, until=2.0)
+    store.exclude("root", "x", WANDA, "for a while", since=1.0, until=2.0)
     answer(store, first, "bob", 1)
-    store.ask([pair("only", overlap=2, reserved="wanda.maximoff,bob")])
+    store.ask([pair("only", overlap=2, reserved=f"{WANDA},bob")])
     return first
 
 
@@ -50,13 +46,13 @@ def everything(store):
 
 def test_votes_that_are_kept_count_as_before_and_the_name_is_gone(store):
     said(store)
-    before = content_hash(preference_pairs(snapshot(store), EQUAL))
-    pseudonym = forget(store, "root", "wanda.maximoff", "keep")
+    before = content_hash(rows_of(store))
+    pseudonym = forget(store, "root", WANDA, "keep")
     assert "wanda" not in everything(store)
-    assert content_hash(preference_pairs(snapshot(store), EQUAL)) == before
+    assert content_hash(rows_of(store)) == before
     assert store.annotator(pseudonym).nature == "human"
     assert not store.annotator(pseudonym).enabled
-    [reserved] = [task for task in map(store.task, store.tasks()) if task.reserved]
+    [reserved] = [task for task in asked(store) if task.reserved]
     assert reserved.people == (pseudonym, "bob")
     assert store.next_task("bob") is not None
     store.verify()
@@ -65,37 +61,32 @@ def test_votes_that_are_kept_count_as_before_and_the_name_is_gone(store):
 def test_votes_that_go_free_their_seats_and_leave_no_gap(store):
     first = said(store)
     length = store.length()
-    forget(store, "root", "wanda.maximoff", "remove")
+    forget(store, "root", WANDA, "remove")
     assert "mine" not in everything(store)
     assert store.length() == length
     assert store.verify().judgements()[0].annotator == "bob"
-    [row] = preference_pairs(snapshot(store), EQUAL)
+    [row] = rows_of(store)
     assert (row["task"], row["votes"]) == (first, 1)
     enrol(store, "cas", "dee")
     answer(store, first, "cas", 1)  # two seats: bob's, and the one that is free again
     store.verify()
 
 
-def test_a_log_cannot_be_changed_after_somebody_was_deleted(store):
+def test_only_another_administrator_deletes(store):
+    for by, name, error in (("bob", WANDA, NotAllowed), ("root", "root", NotAllowed), ("root", "nobody", NotFound)):
+        with pytest.raises(error):
+            forget(store, by, name, "keep")
+    assert [who.name for who in store.annotators()] == ["bob", "root", WANDA]
+
+
+def test_afterwards_the_name_can_be_enrolled_anew_and_the_log_cannot_be_changed(store):
     said(store)
-    forget(store, "root", "wanda.maximoff", "keep")
+    forget(store, "root", WANDA, "keep")
+    enrol(store, WANDA)
+    assert store.next_task(WANDA) is not None
     for table in schema.APPEND_ONLY[:5]:
         with pytest.raises(StoreUnavailable, match="append-only"), store.database.write() as connection:
             connection.execute(table.delete())
-
-
-def test_only_another_administrator_deletes(store):
-    for by, name, error in (("bob", "wanda.maximoff", NotAllowed), ("root", "root", NotAllowed), ("root", "nobody", NotFound)):
-        with pytest.raises(error):
-            forget(store, by, name, "keep")
-    assert [who.name for who in store.annotators()] == ["bob", "root", "wanda.maximoff"]
-
-
-def test_a_name_can_be_enrolled_anew(store):
-    said(store)
-    forget(store, "root", "wanda.maximoff", "keep")
-    enrol(store, "wanda.maximoff")
-    assert store.next_task("wanda.maximoff") is not None
 
 
 def test_sessions_of_who_is_deleted_end(store):
@@ -107,21 +98,19 @@ def test_sessions_of_who_is_deleted_end(store):
         assert connection.execute(sa.select(sa.func.count()).select_from(schema.sessions)).scalar_one() == 0
 
 
-def test_no_kill_leaves_a_log_without_its_guard(tmp_path):
+def test_no_kill_leaves_a_log_without_its_guard(file):
     """The guard is taken off and put back in one transaction."""
-    place = tmp_path / "f.db"
-    with Store.open(place) as store:
+    with Store.open(file) as store:
         enrol(store, "ann")
-        store.enrol(Annotator("root", role="admin"))
-        [task] = store.ask([pair("a")])
-        answer(store, task, "ann", 1)
+        enrol(store, "root", role="admin")
+        answers(store, store.ask([pair("a")]), "ann")
     killed = (
         "import os; from penstock.feedback import deletion, schema; from penstock.feedback.store import Store\n"
         "deletion.schema.protect = lambda *_: os._exit(9)\n"
-        f"deletion.forget(Store.open({str(place)!r}), 'root', 'ann', 'keep')"
+        f"deletion.forget(Store.open({str(file)!r}), 'root', 'ann', 'keep')"
     )
     assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == 9
-    with Store.open(place) as store:
+    with Store.open(file) as store:
         assert [who.name for who in store.annotators()] == ["ann", "root"]
         with pytest.raises(StoreUnavailable, match="append-only"), store.database.write() as connection:
             connection.execute(schema.events.delete())

@@ -23,6 +23,9 @@ from penstock.feedback.quality.drift import (
 from penstock.feedback.quality.reliability import Share
 from penstock.feedback.quality.true_share import true_share
 
+SURELY = Share(7 * 10**9, 10**10)
+"""An accuracy of 0.7 without an error to speak of."""
+
 
 def judged(log_odds, margin, lengths=(10, 10), **groups):
     return JudgedPair(log_odds, margin, lengths, groups)
@@ -30,20 +33,18 @@ def judged(log_odds, margin, lengths=(10, 10), **groups):
 
 def test_the_cumulative_sum_by_hand():
     # The sums are 0, 0.6, 1.2, 0.8 and 1.4.
-    surely = Share(7 * 10**9, 10**10)
-    found = {limit: cusum([1, 0, 0, 1, 0], surely, 0.1, limit) for limit in (0.59, 0.61, 1.19, 1.21, 1.41)}
+    found = {limit: cusum([1, 0, 0, 1, 0], SURELY, 0.1, limit) for limit in (0.59, 0.61, 1.19, 1.21, 1.41)}
     assert {limit: drift.alarm for limit, drift in found.items()} == {0.59: 1, 0.61: 2, 1.19: 2, 1.21: 4, 1.41: None}
     assert found[1.41].total == pytest.approx(1.4, abs=1e-4)
 
 
 def test_drift_goes_on_where_the_round_before_ended_and_lasts_until_accuracy_is_back():
-    surely = Share(7 * 10**9, 10**10)
-    whole = cusum([1, 0, 0, 1, 0, 1], surely, 0.1, 1.3)
-    first = cusum([1, 0, 0], surely, 0.1, 1.3)
-    second = cusum([1, 0, 1], surely, 0.1, 1.3, first.total)
+    whole = cusum([1, 0, 0, 1, 0, 1], SURELY, 0.1, 1.3)
+    first = cusum([1, 0, 0], SURELY, 0.1, 1.3)
+    second = cusum([1, 0, 1], SURELY, 0.1, 1.3, first.total)
     assert (second.total, second.alarm) == (pytest.approx(whole.total), 1)
-    assert cusum([0], surely, 0.1, 1.3, 1.3).alarm == 0
-    assert cusum([1, 1, 1, 1], surely, 0.1, 1.3, 1.3) == Drift(0.0, None)
+    assert cusum([0], SURELY, 0.1, 1.3, 1.3).alarm == 0
+    assert cusum([1, 1, 1, 1], SURELY, 0.1, 1.3, 1.3) == Drift(0.0, None)
 
 
 def test_an_accuracy_of_few_pairs_is_expected_with_its_error():

@@ -5,7 +5,7 @@ import io
 from dataclasses import replace
 
 import pytest
-from feedback_examples import HandClock, pair, vote
+from feedback_examples import EQUAL, SIMULATED, answer, enrol, gold, pair, rows_of, say
 
 from penstock.feedback.errors import FeedbackError, NotAllowed
 from penstock.feedback.exchange.files import csv_bytes, placed_rows, write_rows
@@ -22,19 +22,15 @@ from penstock.feedback.exchange.snapshot import (
     preference_pairs,
     snapshot,
 )
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.records import Item, Response, Submission, Task
 from penstock.feedback.store import Store
-
-EQUAL = Labels(weights="equal")
 
 
 @pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "f.db", QueuePolicy(gold_share=0, repeat_share=0), HandClock()) as opened:
-        for name in ("ann", "bob", "cleo", "dora", "emil", "mal"):
-            opened.enrol(Annotator(name))
-        yield opened
+def store(store):
+    enrol(store, "ann", "bob", "cleo", "dora", "emil", "mal")
+    enrol(store, "judge", role="adjudicator")
+    return store
 
 
 def placed(rows):
@@ -45,14 +41,18 @@ def placed(rows):
 def said(store, task, **preferences):
     [name] = store.ask([task])
     for annotator, preference in preferences.items():
-        store.hand_out(name, annotator)
-        store.submit(vote(name, annotator, f"{annotator}:{name}", preference))
+        answer(store, name, annotator, preference)
     return name
+
+
+def settled(store, task, preference):
+    """The judge decides what is disputed."""
+    said(store, replace(task, purpose="adjudication", origin=task.id, overlap=1), judge=preference)
 
 
 def test_a_majority_is_a_soft_label(store):
     said(store, pair(overlap=3), ann=-2, bob=-1, cleo=3)
-    [row] = preference_pairs(snapshot(store), EQUAL)
+    [row] = rows_of(store)
     assert (row["chosen"], row["rejected"], row["votes"]) == ("second x", "first x", 3)
     assert row["probability"] == pytest.approx(0.7)  # two votes of log-odds w against one leave one vote
     assert row["agreement"] == pytest.approx(2 / 3)
@@ -64,91 +64,88 @@ def test_shares_are_the_other_soft_label(store):
     assert row["probability"] == pytest.approx((2.5 * COMMON_WEIGHT + 1) / (3 * COMMON_WEIGHT + 2))
 
 
-def test_a_tie_is_no_pair(store):
-    said(store, pair(), ann=1, bob=-1)
-    assert preference_pairs(snapshot(store), EQUAL) == []
+@pytest.mark.parametrize(
+    ("votes", "rows"),
+    [
+        ({"ann": 1, "bob": -1}, 0),
+        ({"ann": 0, "bob": 0, "cleo": 0, "dora": 1, "emil": 1}, 0),  # what most call a tie
+        ({"ann": 0, "bob": 0, "cleo": 1, "dora": 1}, 1),
+    ],
+    ids=["even", "mostly ties", "half ties"],
+)
+def test_a_tie_is_no_pair(store, votes, rows):
+    said(store, pair(overlap=5), **votes)
+    assert len(rows_of(store)) == rows
 
 
 def test_an_adjudicator_decides(store):
-    store.enrol(Annotator("judge", role="adjudicator"))
     task = pair()
-    name = said(store, task, ann=1, bob=1)
-    said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-3)
-    [row] = preference_pairs(snapshot(store), EQUAL)
+    said(store, task, ann=1, bob=1)
+    settled(store, task, -3)
+    [row] = rows_of(store)
     assert row["chosen"] == "second x"
     assert (row["votes"], row["agreement"], row["probability"]) == (1, 1, pytest.approx(0.95))
 
 
 def test_an_adjudicator_decides_for_the_minority_too(store):
-    store.enrol(Annotator("judge", role="adjudicator"))
     task = pair(overlap=3)
-    name = said(store, task, ann=1, bob=1, cleo=-1)
-    said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-1)
+    said(store, task, ann=1, bob=1, cleo=-1)
+    settled(store, task, -1)
     [row] = preference_pairs(snapshot(store))
     assert row["chosen"] == "second x"
 
 
 def test_an_adjudicator_who_fails_gold_decides_nothing(store):
-    store.enrol(Annotator("judge", role="adjudicator"))
     for number in range(12):
-        said(store, pair(f"g{number}", purpose="gold", overlap=0, gold={"preference": 1}), judge=-1)
+        said(store, gold(f"g{number}"), judge=-1)
     task = pair(overlap=2)
-    name = said(store, task, ann=1, bob=1)
-    said(store, Task(item=task.item, purpose="adjudication", origin=name, overlap=1), judge=-3)
+    said(store, task, ann=1, bob=1)
+    settled(store, task, -3)
     [row] = preference_pairs(snapshot(store))
     assert (row["chosen"], row["votes"]) == ("first x", 2)
 
 
-def test_what_most_call_a_tie_is_no_preference(store):
-    said(store, pair(overlap=5), ann=0, bob=0, cleo=0, dora=1, emil=1)
-    assert preference_pairs(snapshot(store), EQUAL) == []
-    said(store, pair("y", overlap=4), ann=0, bob=0, cleo=1, dora=1)
-    assert [row["prompt"] for row in preference_pairs(snapshot(store), EQUAL)] == ["prompt y"]
-
-
 def test_a_pair_that_gold_calls_a_tie_is_no_preference(store):
-    task = pair(overlap=3)
-    said(store, task, ann=1, bob=1, cleo=1)
-    said(store, Task(item=task.item, purpose="gold", overlap=0, gold={"preference": 0}), dora=0)
+    said(store, pair(overlap=3), ann=1, bob=1, cleo=1)
+    said(store, gold("x", 0), dora=0)
     assert preference_pairs(snapshot(store)) == []
 
 
 def test_strength_and_votes_are_of_those_whose_word_counts(store):
     for number in range(12):
-        said(store, pair(f"g{number}", purpose="gold", overlap=0, gold={"preference": 1}), ann=1, bob=1, mal=-1)
+        said(store, gold(f"g{number}"), ann=1, bob=1, mal=-1)
     said(store, pair(overlap=3), ann=1, bob=1, mal=3)
     [row] = [row for row in preference_pairs(snapshot(store)) if row["prompt"] == "prompt x"]
     assert (row["strength"], row["votes"], row["agreement"]) == (1, 2, 1)
 
 
 def test_where_gold_alone_prefers_it_strength_is_the_least(store):
-    task = pair(overlap=2)
-    said(store, task, ann=-3, bob=-2)
-    said(store, Task(item=task.item, purpose="gold", overlap=0, gold={"preference": 1}), cleo=1)
+    said(store, pair(overlap=2), ann=-3, bob=-2)
+    said(store, gold("x"), cleo=1)
     [row] = preference_pairs(snapshot(store))
     assert (row["chosen"], row["strength"], row["agreement"]) == ("first x", 1, 0)
 
 
 def test_gold_and_repeats_are_not_trained_on(store):
     task = pair(overlap=1)
-    name = said(store, task, ann=1)
-    said(store, pair("g", purpose="gold", overlap=0, gold={"preference": 1}), ann=1, bob=1)
-    said(store, Task(item=task.item, purpose="repeat", origin=name, reserved="ann", overlap=1), ann=-3)
-    [row] = preference_pairs(snapshot(store), EQUAL)
+    said(store, task, ann=1)
+    said(store, gold(), ann=1, bob=1)
+    said(store, replace(task, purpose="repeat", origin=task.id, reserved="ann"), ann=-3)
+    [row] = rows_of(store)
     assert (row["votes"], row["chosen"]) == (1, "first x")
 
 
 def test_simulated_votes_are_never_mixed_in_unasked(store):
-    store.enrol(Annotator("sim", nature="simulated"))
+    enrol(store, "sim", nature="simulated")
     said(store, pair(), sim=1)
     assert preference_pairs(snapshot(store)) == []
-    assert len(preference_pairs(snapshot(store), Labels(natures=("simulated",)))) == 1
+    assert len(rows_of(store, SIMULATED)) == 1
 
 
 def test_rows_tell_which_weights_wrote_them(store):
     item = Item("p", (Response("a", (5, 6), (-1.0,), "run", "ppo", 12), Response("b", source="human")))
     said(store, Task(item=item, overlap=1), ann=2)
-    [row] = preference_pairs(snapshot(store), EQUAL)
+    [row] = rows_of(store)
     assert row["chosen_origin"] == {"run": "run", "stage": "ppo", "version": 12, "source": ""}
     assert row["rejected_origin"]["source"] == "human"
 
@@ -156,16 +153,14 @@ def test_rows_tell_which_weights_wrote_them(store):
 def test_votes_become_good_and_bad_completions(store):
     said(store, pair(overlap=1), ann=2)
     name = said(store, pair("bad", overlap=1))
-    store.hand_out(name, "bob")
-    store.submit(vote(name, "bob", "k", 0, both_bad=True))
+    say(store, "vote", name, "bob", preference=0, both_bad=True)
     rows = {row["completion"]: row["label"] for row in labelled_completions(snapshot(store), EQUAL)}
     assert rows == {"first x": True, "second x": False, "first bad": False, "second bad": False}
 
 
 def test_ratings_are_good_above_the_middle_of_the_scale(store):
     [name] = store.ask([pair(form="rating", scale=(0, 10))])
-    store.hand_out(name, "ann")
-    store.submit(Submission("rating", name, "ann", "k", {"scores": {"overall": [7, 5]}}))
+    say(store, "rating", name, "ann", scores={"overall": [7, 5]})
     [row] = labelled_completions(snapshot(store), EQUAL)
     assert (row["completion"], row["label"]) == ("first x", True)
 
@@ -173,12 +168,10 @@ def test_ratings_are_good_above_the_middle_of_the_scale(store):
 def test_a_repeat_does_not_stand_in_for_a_rating_that_was_taken_back(store):
     task = pair(form="rating", scale=(0, 10))
     repeat = replace(task, purpose="repeat", origin=task.id, reserved="ann", overlap=1)
-    names = store.ask([task, repeat])
-    for name in names:
-        store.hand_out(name, "ann")
-        store.submit(Submission("rating", name, "ann", f"k{name}", {"scores": {"overall": [7, 3]}}))
+    for name in store.ask([task, repeat]):
+        say(store, "rating", name, "ann", scores={"overall": [7, 3]})
     assert [row["votes"] for row in labelled_completions(snapshot(store), EQUAL)] == [1, 1]
-    store.enrol(Annotator("root", "admin"))
+    enrol(store, "root", role="admin")
     store.retract("root", "r", 1, "a mistake")
     assert labelled_completions(snapshot(store), EQUAL) == []
 
@@ -192,8 +185,7 @@ def test_who_is_contradicted_by_ties_alone_has_the_common_weight(store):
 
 def test_edits_are_corrections_and_pairs(store):
     [name] = store.ask([pair()])
-    store.hand_out(name, "ann")
-    store.submit(Submission("edit", name, "ann", "e1", {"response": 1, "text": "mended"}))
+    say(store, "edit", name, "ann", response=1, text="mended")
     store.submit(Submission("edit", name, "ann", "e2", {"response": 0, "text": "first x"}))
     [row] = corrections(snapshot(store))
     assert (row["completion"], row["chosen"], row["rejected"]) == ("mended", "mended", "second x")
@@ -201,18 +193,18 @@ def test_edits_are_corrections_and_pairs(store):
 
 def test_an_earlier_point_of_the_log_gives_the_same_rows_for_ever(store):
     said(store, pair("a", overlap=1), ann=1)
-    then, digest = store.length(), content_hash(preference_pairs(snapshot(store), EQUAL))
+    then, digest = store.length(), content_hash(rows_of(store))
     said(store, pair("b", overlap=1), ann=-1)
     store.undo("ann", "u1", 1)
-    assert content_hash(preference_pairs(snapshot(store, then), EQUAL)) == digest
-    assert content_hash(preference_pairs(snapshot(store), EQUAL)) != digest
+    assert content_hash(rows_of(store, until=then)) == digest
+    assert content_hash(rows_of(store)) != digest
     with pytest.raises(FeedbackError, match="same store"):
         snapshot(store, 99)
 
 
 def test_rows_come_back_from_json_lines_and_parquet(store, tmp_path):
     said(store, pair("café\u2028=1+1"), ann=1)
-    rows = preference_pairs(snapshot(store), EQUAL)
+    rows = rows_of(store)
     write_rows(rows, tmp_path / "r.jsonl")
     assert [row for _, row in placed_rows(tmp_path / "r.jsonl")] == rows
     pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
@@ -232,25 +224,20 @@ def test_a_file_of_nothing_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "text", ["=HYPERLINK(1)", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", " =1", "＝1", "|cmd", "\n=1", "\u2003\n@SUM(1)"]
 )
-def test_csv_cells_are_no_formulas(text):
-    [_, [cell, number]] = csv.reader(io.StringIO(csv_bytes([{"text": text, "number": -1.5}]).decode(), newline=""))
-    assert cell == "'" + text
-    assert number == "-1.5"
-
-
-def test_plain_csv_cells_stay_as_they_are():
-    [_, cells] = csv.reader(io.StringIO(csv_bytes([{"a": 'say "=1"', "b": "two\nlines", "c": None}]).decode(), newline=""))
-    assert cells == ['say "=1"', "two\nlines", ""]
+def test_csv_cells_are_no_formulas_and_plain_ones_stay_as_they_are(text):
+    given = {"text": text, "number": -1.5, "quoted": 'say "=1"', "lines": "two\nlines", "none": None}
+    [_, cells] = csv.reader(io.StringIO(csv_bytes([given]).decode(), newline=""))
+    assert cells == ["'" + text, "-1.5", 'say "=1"', "two\nlines", ""]
 
 
 def test_trl_rows_go_there_and_back(store, tmp_path):
     for number in range(6):
         said(store, pair(str(number), overlap=1), ann=1 if number % 2 else -1)
-    rows = preference_pairs(snapshot(store), EQUAL)
+    rows = rows_of(store)
     for form in (rows, to_trl(rows)):
         with Store.open(tmp_path / f"{type(form[0]['prompt']).__name__}.db") as other:
             assert load(other, from_trl(placed(form), "theirs")) == 6
-            again = preference_pairs(snapshot(other), EQUAL)
+            again = rows_of(other)
         kept = ("prompt", "chosen", "rejected")
         assert [[row[name] for name in kept] for row in again] == [[row[name] for name in kept] for row in rows]
 
@@ -259,12 +246,6 @@ def test_trl_rows_with_an_implicit_prompt_are_split_at_a_word():
     [(task, _)] = from_trl([("f:1", {"chosen": "The sky is blue.", "rejected": "The sky is black."})], "theirs")
     assert task.item.prompt == "The sky is "
     assert {response.text for response in task.item.responses} == {"blue.", "black."}
-
-
-def test_imported_pairs_stand_in_even_order():
-    imported = from_trl([("f", {"prompt": str(n), "chosen": "good", "rejected": "bad"}) for n in range(200)], "theirs")
-    first = sum(submission.body["preference"] > 0 for _, [submission] in imported)
-    assert 70 < first < 130
 
 
 def test_argilla_records_go_there_and_back(store, tmp_path):
@@ -279,51 +260,46 @@ def test_argilla_records_go_there_and_back(store, tmp_path):
 
 def test_argilla_rankings_are_read():
     layout = ArgillaLayout(responses=("a", "b", "c"), question="rank")
-    answer = {"value": ["c", "a", "b"], "user_id": "u"}
-    record = {"id": "1", "fields": {"prompt": "p", "a": "x", "b": "y", "c": "z"}, "responses": {"rank": [answer]}}
-    [(task, [submission])] = from_argilla(placed([record]), layout)
+    fields = {"prompt": "p", "a": "x", "b": "y", "c": "z"}
+    [(task, [submission])] = from_argilla(placed([record({"value": ["c", "a", "b"]}, of="rank", fields=fields)]), layout)
     assert (task.form, submission.body) == ("ranking", {"ranks": [2, 3, 1]})
 
 
 FIELDS = {"prompt": "p", "response1": "x", "response2": "y"}
 
 
+def record(*answers, of="preference", **more):
+    """A record of Argilla, answered by one user after the other."""
+    return {"fields": FIELDS, "responses": {of: list(answers)}, **more}
+
+
 @pytest.mark.parametrize(
-    "record",
+    "wrong",
     [
-        {"fields": FIELDS, "responses": {"preference": [{"value": "what"}]}},
+        record({"value": "what"}),
         {"fields": ["p", "x", "y"]},
         {"fields": FIELDS, "responses": ["response1"]},
         {"fields": FIELDS, "responses": {"preference": "response1"}},
-        {"fields": FIELDS, "responses": {"preference": ["response1"]}},
-        {"fields": FIELDS, "responses": {"preference": [{"value": True}]}},
-        {"fields": FIELDS, "responses": {"preference": [{"value": 11}]}},
-        {"fields": FIELDS, "responses": {"preference": [{"value": 5}, {"value": "response1"}]}},
-        {"fields": FIELDS, "responses": {"preference": [{"value": {"response1": 1}}]}},
-        {"fields": FIELDS, "responses": {"preference": [{"value": [{"rank": 1}, 5]}]}},
-        {"fields": FIELDS, "responses": {"preference": [{"value": [[], None]}]}},
-        {
-            "fields": FIELDS,
-            "responses": {
-                "preference": [{"value": [{"value": "response1", "rank": "1"}, {"value": "response2", "rank": "2"}]}]
-            },
-        },
+        record("response1"),
+        record({"value": True}),
+        record({"value": 11}),
+        record({"value": 5}, {"value": "response1"}),
+        record({"value": {"response1": 1}}),
+        record({"value": [{"rank": 1}, 5]}),
+        record({"value": [[], None]}),
+        record({"value": [{"value": "response1", "rank": "1"}, {"value": "response2", "rank": "2"}]}),
         {"prompt": "p", "chosen": "x", "rejected": "y"},
     ],
 )
-def test_an_argilla_record_of_another_kind_is_refused_by_its_place(record):
+def test_an_argilla_record_of_another_kind_is_refused_by_its_place(wrong):
     with pytest.raises(FeedbackError, match=r"^f\.json:7: "):
-        from_argilla([("f.json:7", record)])
+        from_argilla([("f.json:7", wrong)])
 
 
 def test_two_answers_by_one_user_in_an_argilla_record_are_refused_by_line_and_record():
-    answers = [{"value": "response1", "user_id": "u7"}, {"value": "response2", "user_id": "u7"}]
-    rows = [
-        ("f.json:1", {"fields": FIELDS}),
-        ("f.json:2", {"id": "r-9", "fields": FIELDS, "responses": {"preference": answers}}),
-    ]
-    with pytest.raises(FeedbackError, match=r"^f\.json:2: record r-9 has two answers by user u7; keep one of them$"):
-        from_argilla(rows)
+    answers = [{"value": f"response{number}", "user_id": "u7"} for number in (1, 2)]
+    with pytest.raises(FeedbackError, match=r"^f:2: record r-9 has two answers by user u7; keep one of them$"):
+        from_argilla(placed([{"fields": FIELDS}, record(*answers, id="r-9")]))
 
 
 def test_an_argilla_record_without_answers_is_a_task():
@@ -332,41 +308,48 @@ def test_an_argilla_record_without_answers_is_a_task():
         assert (task.form, said) == ("pair", [])
 
 
-def test_importing_again_adds_nothing(tmp_path):
-    imported = from_trl([("f:1", {"prompt": "p", "chosen": "good", "rejected": "bad"})], "theirs")
-    with Store.open(tmp_path / "f.db") as store:
-        assert (load(store, imported), load(store, imported)) == (1, 0)
-        store.verify()
+def imported(annotator, count=1):
+    return from_trl([("f", {"prompt": str(n), "chosen": "good", "rejected": "bad"}) for n in range(count)], annotator)
+
+
+def test_imported_pairs_stand_in_even_order():
+    first = sum(submission.body["preference"] > 0 for _, [submission] in imported("theirs", 200))
+    assert 70 < first < 130
+
+
+def test_importing_again_adds_nothing(store):
+    assert (load(store, imported("theirs")), load(store, imported("theirs"))) == (1, 0)
+    store.verify()
 
 
 def test_nobody_imports_in_the_name_of_a_person(store):
-    imported = from_trl([("f:1", {"prompt": "p", "chosen": "good", "rejected": "bad"})], "ann")
     with pytest.raises(FeedbackError, match="stays so"):
-        load(store, imported)
-    [(task, said)] = imported
+        load(store, imported("ann"))
+    [(task, said)] = imported("ann")
     store.ask([task])
     with pytest.raises(NotAllowed, match="person"):
         store.record(said)
 
 
-def test_hh_rlhf_and_rt_polarity_are_read(tmp_path):
+def test_hh_rlhf_and_rt_polarity_are_read(store, tmp_path):
     dialogue = "\n\nHuman: hi\n\nAssistant:"
     rows = [{"chosen": f"{dialogue} yes", "rejected": f"{dialogue} no"}, {"chosen": f"{dialogue} a", "rejected": "other"}]
     write_rows(rows, tmp_path / "hh.jsonl")
     (tmp_path / "pos.txt").write_text("fine film\n")
     (tmp_path / "neg.txt").write_text("dull film\n")
-    with Store.open(tmp_path / "f.db") as store:
-        assert load(store, hh_rlhf(tmp_path / "hh.jsonl")) == 1
-        assert load(store, rt_polarity(tmp_path)) == 2
-        taken = snapshot(store)
+    assert load(store, hh_rlhf(tmp_path / "hh.jsonl")) == 1
+    assert load(store, rt_polarity(tmp_path)) == 2
+    taken = snapshot(store)
     assert [(row["prompt"], row["chosen"]) for row in preference_pairs(taken)] == [(dialogue, " yes")]
     labels = {row["completion"]: row["label"] for row in labelled_completions(taken)}
     assert labels == {"fine film": True, "dull film": False, " yes": True, " no": False}
 
 
-def test_a_store_and_its_exports_are_nobody_else_s(store, tmp_path):
-    said(store, pair(overlap=1), ann=1)
-    write_rows(preference_pairs(snapshot(store), EQUAL), tmp_path / "rows.jsonl")
-    made = {place.name: place.stat().st_mode & 0o077 for place in tmp_path.iterdir()}
+def test_a_store_and_its_exports_are_nobody_else_s(tmp_path):
+    with Store.open(tmp_path / "f.db") as store:
+        enrol(store, "ann")
+        said(store, pair(overlap=1), ann=1)
+        write_rows(rows_of(store), tmp_path / "rows.jsonl")
+        made = {place.name: place.stat().st_mode & 0o077 for place in tmp_path.iterdir()}
     assert made.keys() >= {"f.db", "f.db-wal", "rows.jsonl"}
     assert set(made.values()) == {0}

@@ -4,26 +4,19 @@ import sqlite3
 
 import pytest
 import sqlalchemy as sa
-from feedback_examples import HandClock, answer, pair, without_projects
+from feedback_examples import answer, enrol, pair, rows_of, say, without_projects
 
 from penstock.feedback import schema
-from penstock.feedback.database import connect
 from penstock.feedback.errors import FeedbackError, KeyReused, NotAllowed, NotFound, NothingToUndo
-from penstock.feedback.exchange.snapshot import Labels, content_hash, corrections, preference_pairs, snapshot
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Submission
+from penstock.feedback.exchange.snapshot import content_hash, corrections, snapshot
 from penstock.feedback.store import Store
-
-EQUAL = Labels(weights="equal")
 
 
 @pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "f.db", QueuePolicy(gold_share=0, repeat_share=0), HandClock()) as opened:
-        for name in ("ann", "bob"):
-            opened.enrol(Annotator(name))
-        opened.enrol(Annotator("root", role="admin"))
-        yield opened
+def store(store):
+    enrol(store, "ann", "bob")
+    enrol(store, "root", role="admin")
+    return store
 
 
 def judged(store, names=("one", "two", "three"), seconds=100.0):
@@ -36,19 +29,18 @@ def judged(store, names=("one", "two", "three"), seconds=100.0):
 
 
 def exported(store):
-    rows = preference_pairs(snapshot(store), EQUAL)
-    return [(row["prompt"].removeprefix("prompt "), row["chosen"].split()[0], row["votes"]) for row in rows]
+    return [(row["prompt"].removeprefix("prompt "), row["chosen"].split()[0], row["votes"]) for row in rows_of(store)]
 
 
 def test_the_work_of_a_person_is_taken_out_and_counts_again(store):
     judged(store)
-    before = content_hash(preference_pairs(snapshot(store), EQUAL))
+    before = content_hash(rows_of(store))
     event = store.exclude("root", "k1", "bob", "answers at random")
     assert exported(store) == [("one", "first", 1), ("two", "first", 1), ("three", "first", 1)]
-    assert content_hash(preference_pairs(snapshot(store), EQUAL)) != before
+    assert content_hash(rows_of(store)) != before
     store.include("root", "k2", event.sequence, "a mistake of ours")
     assert exported(store) == []
-    assert content_hash(preference_pairs(snapshot(store), EQUAL)) == before
+    assert content_hash(rows_of(store)) == before
     store.verify()
 
 
@@ -65,16 +57,15 @@ def test_a_period_is_from_its_beginning_to_before_its_end(store):
 def test_what_was_read_before_an_exclusion_is_read_again_as_it_was(store):
     judged(store)
     until = store.length()
-    rows = preference_pairs(snapshot(store, until), EQUAL)
+    rows = rows_of(store, until=until)
     store.exclude("root", "k1", "ann", "why")
-    assert preference_pairs(snapshot(store, until), EQUAL) == rows
-    assert preference_pairs(snapshot(store), EQUAL) != rows
+    assert rows_of(store, until=until) == rows
+    assert rows_of(store) != rows
 
 
 def test_edits_of_who_is_excluded_are_no_corrections(store):
     [task] = store.ask([pair()])
-    store.hand_out(task, "ann")
-    store.submit(Submission("edit", task, "ann", "e", {"response": 0, "text": "better"}))
+    say(store, "edit", task, "ann", response=0, text="better")
     assert len(corrections(snapshot(store))) == 1
     store.exclude("root", "k", "ann", "why")
     assert corrections(snapshot(store)) == []
@@ -103,30 +94,28 @@ def test_only_administrators_exclude_and_only_somebody_who_is_there(store):
     assert store.length() == 0
 
 
-def test_an_exclusion_cannot_be_changed_in_the_database(store, tmp_path):
+def cannot_be_changed(store):
+    with pytest.raises(FeedbackError, match="append-only"), store.database.write() as connection:
+        connection.execute(sa.delete(schema.exclusions))
+    return True
+
+
+def test_an_exclusion_cannot_be_changed_in_the_database(store):
     store.exclude("root", "k", "ann", "why")
-    with sqlite3.connect(tmp_path / "f.db") as raw, pytest.raises(sqlite3.IntegrityError, match="append-only"):
-        raw.execute("DELETE FROM exclusions")
+    assert cannot_be_changed(store)
 
 
-def test_an_older_store_gets_the_table_and_keeps_its_log(tmp_path):
-    place = tmp_path / "old.db"
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0), HandClock()) as store:
-        store.enrol(Annotator("ann"))
-        store.enrol(Annotator("bob"))
-        judged(store)
-        before = store.events()
-    without_projects(place)
-    with sqlite3.connect(place) as raw:  # as the version before wrote it
+def test_an_older_store_gets_the_table_and_keeps_its_log(store, file):
+    judged(store)
+    before = store.events()
+    store.close()
+    without_projects(file)
+    with sqlite3.connect(file) as raw:  # as the version before wrote it
         raw.execute("DROP TABLE exclusions")
         raw.execute("ALTER TABLE annotators DROP COLUMN quota")
         raw.execute("UPDATE alembic_version SET version_num = 'm0005'")
-    with Store.open(place) as store:
-        assert store.events() == before
-        store.enrol(Annotator("root", role="admin"))
-        store.exclude("root", "k", "ann", "why")
-        store.verify()
-    database = connect(place)
-    with pytest.raises(FeedbackError, match="append-only"), database.write() as connection:
-        connection.execute(sa.delete(schema.exclusions))
-    database.close()
+    with Store.open(file) as again:
+        assert again.events() == before
+        again.exclude("root", "k", "ann", "why")
+        again.verify()
+        assert cannot_be_changed(again)

@@ -1,34 +1,34 @@
 """Gold made of what is asked already, by an administrator or where trusted people agree; and taken back."""
 
 import pytest
-from feedback_examples import HandClock, answer, enrol, pair
+from feedback_examples import answer, answers, enrol, gold, pair
 
 from penstock.feedback.errors import FeedbackError, NotAllowed, NothingToUndo
 from penstock.feedback.exchange.snapshot import snapshot
 from penstock.feedback.gold import Agreed, agreed, demote, promote
 from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.queue import GOLD
-from penstock.feedback.records import Annotator, Task
 from penstock.feedback.store import Store
 
 PEOPLE = ("ann", "bob", "cas", "dee", "eve")
 
 
-@pytest.fixture
-def local(tmp_path):
-    yield from opened_at(tmp_path / "f.db")
+def with_people(store):
+    store.policy = QueuePolicy(gold_share=0.5, repeat_share=0, held=99)
+    enrol(store, *PEOPLE)
+    enrol(store, "root", role="admin")
+    return store
 
 
 @pytest.fixture
-def store(place):
-    yield from opened_at(place)
+def store(either):
+    return with_people(either)
 
 
-def opened_at(place):
-    with Store.open(place, QueuePolicy(gold_share=0.5, repeat_share=0, held=99), HandClock()) as opened:
-        enrol(opened, *PEOPLE)
-        opened.enrol(Annotator("root", role="admin"))
-        yield opened
+@pytest.fixture
+def local(file, clock):
+    with Store.open(file, now=clock) as opened:
+        yield with_people(opened)
 
 
 def offered(store, name):
@@ -37,22 +37,19 @@ def offered(store, name):
         return connection.execute(GOLD, {"who": name, "now": store.now(), "project": "default"}).scalar()
 
 
-def measured(store, known=16):
+def measured(store):
     """Everybody has answered some gold and is right."""
-    made = [Task(item=pair(f"g{n}").item, overlap=0, purpose="gold", gold={"preference": 1}) for n in range(known)]
-    for task in store.ask(made):
-        for name in PEOPLE:
-            answer(store, task, name, 1)
+    answers(store, store.ask([gold(f"g{n}") for n in range(16)]), *PEOPLE)
 
 
 def test_a_task_becomes_gold_with_its_known_answer(store):
     [task] = store.ask([pair("x", overlap=5)])
-    gold = promote(store, "root", task, 2, "the second is right, see the manual")
-    made = store.task(gold)
+    known = promote(store, "root", task, 2, "the second is right, see the manual")
+    made = store.task(known)
     assert (made.purpose, made.gold["preference"], made.overlap, made.origin) == ("gold", -1, 0, task)
     [(_, right)] = snapshot(store).gold().items()
     assert right != 0
-    assert promote(store, "root", task, 2, "again") == gold
+    assert promote(store, "root", task, 2, "again") == known
     assert store.length() == 1
     store.verify()
 
@@ -60,23 +57,23 @@ def test_a_task_becomes_gold_with_its_known_answer(store):
 def test_who_answered_the_task_is_not_asked_it_as_gold(store):
     [task] = store.ask([pair("x", overlap=5)])
     answer(store, task, "ann", 1)
-    gold = promote(store, "root", task, 1, "sure")
+    known = promote(store, "root", task, 1, "sure")
     assert offered(store, "ann") is None
-    assert offered(store, "bob") == gold
+    assert offered(store, "bob") == known
 
 
 def test_gold_that_was_taken_back_measures_nobody_and_is_asked_no_more(store):
     [task] = store.ask([pair("x", overlap=1)])
-    gold = promote(store, "root", task, 1, "sure")
+    known = promote(store, "root", task, 1, "sure")
     answer(store, task, "ann", 1)
     before = store.length()
-    demote(store, "root", gold, "not so sure")
+    demote(store, "root", known, "not so sure")
     assert snapshot(store).gold() == {}
     assert len(snapshot(store, before).gold()) == 1
     assert offered(store, "bob") is None
-    promote(store, "root", gold, None, "sure again")
+    promote(store, "root", known, None, "sure again")
     assert len(snapshot(store).gold()) == 1
-    assert offered(store, "bob") == gold
+    assert offered(store, "bob") == known
     store.verify()
 
 
@@ -102,28 +99,23 @@ def test_pairs_on_which_trusted_people_agree_can_be_gold(local):
     store = local
     measured(store)
     clear, split, few = store.ask([pair(name, overlap=5) for name in ("clear", "split", "few")])
-    for name in PEOPLE:
-        answer(store, clear, name, -1)
-        answer(store, split, name, -1 if name == "eve" else 1)
-    for name in PEOPLE[:4]:
-        answer(store, few, name, 1)
+    answers(store, [clear], *PEOPLE, preference=-1)
+    answers(store, [split, few], *PEOPLE[:4])
+    answer(store, split, "eve", -1)
     [found] = agreed(store, Agreed())
     assert (found.task, found.body, found.people, found.agreement) == (clear, {"preference": -1}, 5, 1.0)
     assert found.reason() == "100% of 5 trusted people prefer the second response"
     assert {one.task for one in agreed(store, Agreed(people=4, agreement=0.8))} == {clear, split, few}
-    gold = promote(store, "root", clear, found.body, found.reason())
+    known = promote(store, "root", clear, found.body, found.reason())
     assert agreed(store, Agreed()) == []
-    demote(store, "root", gold, "a mistake")
+    demote(store, "root", known, "a mistake")
     assert agreed(store, Agreed()) == []  # what a person took back is not made again
 
 
 def test_people_who_only_agree_with_each_other_make_no_gold(local):
     """Else three who collude would make their answers known ones."""
-    store = local
-    for task in store.ask([pair(str(n), overlap=5) for n in range(12)]):
-        for name in PEOPLE:
-            answer(store, task, name, 1)
-    assert agreed(store, Agreed()) == []
+    answers(local, local.ask([pair(str(n), overlap=5) for n in range(12)]), *PEOPLE)
+    assert agreed(local, Agreed()) == []
 
 
 def test_a_policy_that_would_believe_anybody_is_refused():

@@ -1,33 +1,45 @@
 """Several projects in one store: whose tasks, votes, gold and numbers are whose; and older stores."""
 
-import sqlite3
-
 import pytest
 import sqlalchemy as sa
-from feedback_examples import HandClock, answer, pair, vote, without_projects
+from feedback_examples import (
+    BEFORE_PROJECTS,
+    PLAIN,
+    answer,
+    answers,
+    enrol,
+    gold,
+    pair,
+    rows_of,
+    vote,
+    without_projects,
+)
 
 from penstock.feedback import projects, schema
 from penstock.feedback.deletion import forget
 from penstock.feedback.errors import FeedbackError, NotAllowed, NotFound
 from penstock.feedback.exchange.questions import ask
-from penstock.feedback.exchange.snapshot import content_hash, preference_pairs, snapshot
+from penstock.feedback.exchange.snapshot import Labels, content_hash, snapshot
 from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.projects import Project
 from penstock.feedback.records import Annotator, Submission
 from penstock.feedback.store import Store
 
-PLAIN = QueuePolicy(gold_share=0, repeat_share=0)
+
+@pytest.fixture
+def store(either):
+    """ann in both projects, bob in the first, eve in the second."""
+    projects.change(either, Project("legal"), new=True)
+    for name, project in (("ann", "default"), ("bob", "default"), ("ann", "legal"), ("eve", "legal")):
+        either.enrol(Annotator(name), project)
+    enrol(either, "root", role="admin")
+    return either
 
 
 @pytest.fixture
-def store(place):
-    """ann in both projects, bob in the first, eve in the second."""
-    with Store.open(place, PLAIN, HandClock()) as opened:
-        projects.change(opened, Project("legal"), new=True)
-        for name, project in (("ann", "default"), ("bob", "default"), ("ann", "legal"), ("eve", "legal")):
-            opened.enrol(Annotator(name), project)
-        opened.enrol(Annotator("root", role="admin"))
-        yield opened
+def twins(store):
+    """The same question in either project."""
+    return store.ask([pair("x"), pair("x", project="legal")])
 
 
 def test_a_member_is_handed_only_tasks_of_the_project_asked_for(store):
@@ -66,13 +78,13 @@ def test_a_member_who_leaves_frees_the_seats_that_they_hold(store):
     store.verify()
 
 
-def test_the_same_question_is_another_task_in_another_project_and_votes_do_not_mix(store):
-    one, other = store.ask([pair("x"), pair("x", project="legal")])
+def test_the_same_question_is_another_task_in_another_project_and_votes_do_not_mix(store, twins):
+    one, other = twins
     assert one != other
     answer(store, one, "ann", 1)
     answer(store, other, "ann", -1)
     for project, chosen in (("default", "first x"), ("legal", "second x")):
-        [row] = preference_pairs(snapshot(store, project=project))
+        [row] = rows_of(store, Labels(), project=project)
         assert (row["chosen"], row["votes"]) == (chosen, 1)
     assert store.counts()["ask"].judgements == store.counts("legal")["ask"].judgements == 1
     assert ask(store, [pair("x", project="legal"), pair("y", project="legal")]) == 1
@@ -84,18 +96,15 @@ def test_a_question_for_somebody_who_is_no_member_is_refused(store):
     assert ask(store, [pair("x", reserved="ann,eve", project="legal")]) == 1
 
 
-def test_what_a_run_has_read_of_one_project_keeps_its_hash_while_another_one_grows(store):
-    one, other = store.ask([pair("x"), pair("x", project="legal")])
-    answer(store, one, "ann")
-    before = content_hash(preference_pairs(snapshot(store)))
-    answer(store, other, "eve")
-    assert content_hash(preference_pairs(snapshot(store))) == before
+def test_what_a_run_has_read_of_one_project_keeps_its_hash_while_another_one_grows(store, twins):
+    answer(store, twins[0], "ann")
+    before = content_hash(rows_of(store))
+    answer(store, twins[1], "eve")
+    assert content_hash(rows_of(store)) == before
 
 
-def test_an_exclusion_counts_in_its_project_alone_or_in_all(store):
-    tasks = store.ask([pair("x"), pair("x", project="legal")])
-    for task in tasks:
-        answer(store, task, "ann")
+def test_an_exclusion_counts_in_its_project_alone_or_in_all(store, twins):
+    answers(store, twins, "ann")
     event = store.exclude("root", "k", "ann", "why", project="legal")
     counts = [len(snapshot(store, project=name).state.judgements()) for name in ("default", "legal")]
     assert counts == [1, 0]
@@ -108,44 +117,40 @@ def test_an_exclusion_counts_in_its_project_alone_or_in_all(store):
 def test_quota_and_qualification_are_a_projects_own(store):
     policy = {"qualify": 1, "qualified": 1.0, "quota": 2}
     projects.change(store, Project("legal", policy=policy))
-    gold = pair("g", purpose="gold", overlap=0, gold={"preference": 1}, project="legal")
-    store.ask([gold, pair("a"), pair("b", project="legal"), pair("c", project="legal")])
-    assert store.next_task("ann", project="legal").task == gold.id
-    store.submit(vote(gold.id, "ann", "wrong", -1))
+    known = gold(project="legal")
+    store.ask([known, pair("a"), pair("b", project="legal"), pair("c", project="legal")])
+    assert store.next_task("ann", project="legal").task == known.id
+    store.submit(vote(known.id, "ann", "wrong", -1))
     assert store.next_task("ann", project="legal") is None  # excluded there by the store itself
     assert store.next_task("ann") is not None
-    assert store.next_task("eve", project="legal").task == gold.id
-    store.submit(vote(gold.id, "eve", "right", 1))
+    assert store.next_task("eve", project="legal").task == known.id
+    store.submit(vote(known.id, "eve", "right", 1))
     second = store.next_task("eve", project="legal")
     store.submit(vote(second.task, "eve", "two"))
     assert store.next_task("eve", project="legal") is None  # two are the quota
 
 
-def test_repeats_are_of_the_same_project(place):
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0.5, repeat_after=1), HandClock()) as store:
-        projects.change(store, Project("legal"), new=True)
-        for project in ("default", "legal"):
-            store.enrol(Annotator("ann"), project)
-        answer(store, store.ask([pair("a")])[0], "ann")
-        store.ask([pair(f"b{number}", project="legal") for number in range(20)])
-        seen = []
-        while lease := store.next_task("ann", project="legal"):
-            seen.append(store.task(lease.task))
-            store.submit(vote(lease.task, "ann", f"k{len(seen)}"))
-        assert {task.project for task in seen} == {"legal"}
-        assert any(task.purpose == "repeat" for task in seen)
+def test_repeats_are_of_the_same_project(store):
+    store.policy = QueuePolicy(gold_share=0, repeat_share=0.5, repeat_after=1)
+    answers(store, store.ask([pair("a")]), "ann")
+    store.ask([pair(f"b{number}", project="legal") for number in range(10)])
+    seen = []
+    while lease := store.next_task("ann", project="legal"):
+        seen.append(store.task(lease.task))
+        store.submit(vote(lease.task, "ann", f"k{len(seen)}"))
+    assert {task.project for task in seen} == {"legal"}
+    assert any(task.purpose == "repeat" for task in seen)
 
 
-def test_the_only_project_needs_no_name_and_several_do(place):
-    with Store.open(place, PLAIN) as store:
-        assert store.project().name == "default"
-        projects.change(store, Project("legal"), new=True)
-        assert store.project().name == "legal"  # nothing was ever asked in the first one
-        store.ask([pair()])
-        with pytest.raises(FeedbackError, match="which project\\? there are: default, legal"):
-            store.project()
-        with pytest.raises(NotFound, match="no project 'legla'; there are: default, legal"):
-            store.project("legla")
+def test_the_only_project_needs_no_name_and_several_do(either):
+    assert either.project().name == "default"
+    projects.change(either, Project("legal"), new=True)
+    assert either.project().name == "legal"  # nothing was ever asked in the first one
+    either.ask([pair()])
+    with pytest.raises(FeedbackError, match="which project\\? there are: default, legal"):
+        either.project()
+    with pytest.raises(NotFound, match="no project 'legla'; there are: default, legal"):
+        either.project("legla")
 
 
 @pytest.mark.parametrize(
@@ -195,10 +200,8 @@ def test_changes_of_a_project_are_all_made_or_none(store):
     assert {store.project(name).overlap for name in ("default", "legal")} == {3}
 
 
-def test_deleting_a_person_takes_them_out_of_every_project(store):
-    tasks = store.ask([pair("x"), pair("x", project="legal")])
-    for task in tasks:
-        answer(store, task, "ann")
+def test_deleting_a_person_takes_them_out_of_every_project(store, twins):
+    answers(store, twins, "ann")
     forget(store, "root", "ann", "remove")
     with store.database.read() as connection:
         assert "ann" not in projects.members(connection, "default") + projects.members(connection, "legal")
@@ -206,54 +209,36 @@ def test_deleting_a_person_takes_them_out_of_every_project(store):
     assert store.state().judgements() == []
 
 
-def test_verify_finds_an_index_of_another_project(tmp_path):
-    place = tmp_path / "f.db"
-    with Store.open(place, PLAIN, HandClock()) as store:
-        store.ask([pair()])
-        with sqlite3.connect(place) as raw:
-            raw.execute("UPDATE progress SET project = 'legal'")
-        with pytest.raises(FeedbackError, match="disagree"):
-            store.verify()
-
-
-def test_an_older_store_is_one_with_the_project_default_and_loses_nothing(tmp_path):
-    place = tmp_path / "old.db"
-    with Store.open(place, PLAIN, HandClock()) as store:
-        for name in ("ann", "bob"):
-            store.enrol(Annotator(name))
-        store.enrol(Annotator("root", role="admin"))
+def test_an_older_store_is_one_with_the_project_default_and_loses_nothing(file, clock):
+    with Store.open(file, PLAIN, clock) as store:
+        enrol(store, "ann", "bob")
+        enrol(store, "root", role="admin")
         tasks = store.ask([pair("a"), pair("b")])
         answer(store, tasks[0], "ann")
         store.exclude("root", "k", "bob", "why", until=1.0)
-        log, rows = store.events(), preference_pairs(snapshot(store))
-    without_projects(place)
-    with Store.open(place, PLAIN, HandClock()) as store:
+        log, rows = store.events(), rows_of(store)
+    without_projects(file)
+    with Store.open(file, PLAIN, clock) as store:
         store.verify()
         assert [vars(event) | {"project": ""} for event in store.events()] == [vars(event) | {"project": ""} for event in log]
-        assert preference_pairs(snapshot(store)) == rows
+        assert rows_of(store) == rows
         assert store.project().name == "default"
         with store.database.read() as connection:
             assert projects.members(connection, "default") == ["ann", "bob", "root"]
         assert store.next_task("ann").task == tasks[1]
 
 
-def test_a_store_of_the_version_before_on_postgresql_is_brought_up_to_date(empty_postgresql):
-    with Store.open(empty_postgresql, PLAIN, HandClock()) as store:
-        store.enrol(Annotator("ann"))
+def test_a_store_of_the_version_before_on_postgresql_is_brought_up_to_date(store_on_postgresql, clock):
+    with Store.open(store_on_postgresql, PLAIN, clock) as store:
+        enrol(store, "ann")
         [task] = store.ask([pair("a")])
         with store.database.write() as connection:
-            for line in (
-                "DROP TABLE members", "DROP TABLE projects", "DROP INDEX progress_queue", "DROP INDEX answers_of_annotator",
-                *(f"ALTER TABLE {table} DROP COLUMN project" for table in ("tasks", "exclusions", "answers", "progress")),
-                "CREATE INDEX progress_queue ON progress (purpose, open, urgency, number)",
-                "CREATE INDEX answers_of_annotator ON answers (annotator, event)",
-                "UPDATE alembic_version SET version_num = 'm0007'",
-            ):  # fmt: skip
+            for line in BEFORE_PROJECTS:
                 connection.execute(sa.text(line))
-    with Store.open(empty_postgresql, PLAIN, HandClock()) as store:
+    with Store.open(store_on_postgresql, PLAIN, clock) as store:
         assert store.next_task("ann").task == task
         with store.database.read() as connection:
             made = {index["name"]: index["column_names"] for index in sa.inspect(connection).get_indexes("progress")}
-        assert made["progress_queue"] == [column.name for column in next(
-            index for index in schema.progress.indexes if index.name == "progress_queue").columns]  # fmt: skip
+        [wanted] = [index for index in schema.progress.indexes if index.name == "progress_queue"]
+        assert made["progress_queue"] == [column.name for column in wanted.columns]
         store.verify()

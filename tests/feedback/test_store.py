@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
-from feedback_examples import HandClock, answer, enrol, pair, vote
+from feedback_examples import PLAIN, answer, answers, enrol, gold, pair, vote
 
 from penstock.feedback import errors
 from penstock.feedback.database import connect
 from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.queue import display_order
-from penstock.feedback.records import Annotator, Item, Response, Submission, Task
+from penstock.feedback.records import Item, Response, Submission, Task
 from penstock.feedback.schema import metadata
-from penstock.feedback.store import Store
-
-PLAIN = QueuePolicy(lease_seconds=60, gold_share=0, repeat_share=0)
 
 
 @pytest.fixture
-def clock():
-    return HandClock()
+def store(either):
+    either.policy = replace(PLAIN, lease_seconds=60)
+    enrol(either, "ann", "bob", "cleo")
+    return either
 
 
 @pytest.fixture
-def store(place, clock):
-    with Store.open(place, PLAIN, clock) as opened:
-        enrol(opened, "ann", "bob", "cleo")
-        yield opened
+def task(store):
+    """A question that ann has on the screen."""
+    [name] = store.ask([pair()])
+    store.next_task("ann")
+    return name
 
 
 def test_a_task_comes_back_with_everything_that_went_in(store):
@@ -56,25 +57,19 @@ def test_a_vote_is_in_the_log_with_its_sides_latency_and_guideline(store, clock)
     assert sorted(event.order) == [0, 1]
 
 
-def test_the_same_submission_again_gives_the_first_event(store):
-    [task] = store.ask([pair()])
-    store.next_task("ann")
+def test_the_same_submission_again_gives_the_first_event(store, task):
     first = store.submit(vote(task, "ann", "k1"))
     assert store.submit(vote(task, "ann", "k1")) == first
     assert store.length() == 1
 
 
-def test_a_key_with_other_content_is_refused(store):
-    [task] = store.ask([pair()])
-    store.next_task("ann")
+def test_a_key_with_other_content_is_refused(store, task):
     store.submit(vote(task, "ann", "k1"))
     with pytest.raises(errors.KeyReused, match="new key"):
         store.submit(vote(task, "ann", "k1", 3))
 
 
-def test_a_second_vote_of_an_annotator_is_refused(store):
-    [task] = store.ask([pair()])
-    store.next_task("ann")
+def test_a_second_vote_of_an_annotator_is_refused(store, task):
     store.submit(vote(task, "ann", "k1"))
     with pytest.raises(errors.AlreadyAnswered, match="undo"):
         store.submit(vote(task, "ann", "k2", 3))
@@ -82,25 +77,20 @@ def test_a_second_vote_of_an_annotator_is_refused(store):
         store.hand_out(task, "ann")
 
 
-def test_leases_hold_seats_until_their_deadline(store, clock):
-    [task] = store.ask([pair()])
-    store.next_task("ann")
+def test_leases_hold_seats_until_their_deadline(store, task, clock):
     store.next_task("bob")
     assert store.next_task("cleo") is None
     clock.seconds += 60
     assert store.next_task("cleo").task == task
 
 
-def test_a_late_vote_counts_while_a_seat_is_free(store, clock):
-    [task] = store.ask([pair()])
-    order = store.next_task("ann").order
+def test_a_late_vote_counts_while_a_seat_is_free(store, task, clock):
+    [lease] = store.held("ann")
     clock.seconds += 61
-    assert store.submit(vote(task, "ann", "k1")).order == order
+    assert store.submit(vote(task, "ann", "k1")).order == lease.order
 
 
-def test_a_late_vote_is_refused_when_others_have_the_seats(store, clock):
-    [task] = store.ask([pair()])
-    store.next_task("ann")
+def test_a_late_vote_is_refused_when_others_have_the_seats(store, task, clock):
     clock.seconds += 61
     answer(store, task, "bob")
     store.next_task("cleo")
@@ -134,49 +124,34 @@ def test_undo_gives_the_seat_back_to_its_author(store):
 
 
 def test_the_same_undo_again_takes_nothing_else_back(store):
-    tasks = store.ask([pair("x"), pair("y")])
-    for task in tasks:
-        answer(store, task, "ann")
+    answers(store, store.ask([pair("x"), pair("y")]), "ann")
     first = store.undo("ann", "u1")
     assert store.undo("ann", "u1") == first
     assert len(store.state().judgements()) == 1
 
 
-def test_nobody_undoes_what_another_said(store):
-    [task] = store.ask([pair()])
+def test_nobody_undoes_what_another_said_nor_an_undo(store, task):
     sequence = answer(store, task, "ann")
     with pytest.raises(errors.NothingToUndo):
         store.undo("bob", "u1", sequence)
-
-
-def test_an_undo_cannot_be_undone(store):
-    [task] = store.ask([pair()])
-    answer(store, task, "ann")
     store.undo("ann", "u1")
     with pytest.raises(errors.NothingToUndo):
         store.undo("ann", "u2")
 
 
-def test_retract_frees_the_seat_for_others_only(store):
-    store.enrol(Annotator("root", role="admin"))
+def test_retract_by_an_administrator_frees_the_seat_for_others_only(store):
+    enrol(store, "root", role="admin")
     [task] = store.ask([pair(overlap=1)])
     sequence = answer(store, task, "ann")
+    with pytest.raises(errors.NotAllowed, match="no administrator"):
+        store.retract("bob", "r0", sequence, "")
     store.retract("root", "r1", sequence, "adversary")
     assert store.next_task("ann") is None
     assert store.next_task("bob").task == task
     assert store.verify().judgements() == []
 
 
-def test_only_administrators_retract(store):
-    [task] = store.ask([pair()])
-    sequence = answer(store, task, "ann")
-    with pytest.raises(errors.NotAllowed, match="no administrator"):
-        store.retract("bob", "r1", sequence, "")
-
-
-def test_edits_and_critiques_come_beside_a_vote(store):
-    [task] = store.ask([pair()])
-    store.next_task("ann")
+def test_edits_and_critiques_come_beside_a_vote(store, task):
     store.submit(Submission("critique", task, "ann", "c1", {"response": None, "text": "both are rude"}))
     store.submit(vote(task, "ann", "k1"))
     store.submit(Submission("edit", task, "ann", "e1", {"response": 1, "text": "better"}))
@@ -184,7 +159,7 @@ def test_edits_and_critiques_come_beside_a_vote(store):
 
 
 def test_adjudication_is_for_adjudicators(store):
-    store.enrol(Annotator("judge", role="adjudicator"))
+    enrol(store, "judge", role="adjudicator")
     [task] = store.ask([pair(purpose="adjudication", overlap=1)])
     assert store.next_task("ann") is None
     with pytest.raises(errors.NotAllowed, match="adjudicator"):
@@ -193,12 +168,10 @@ def test_adjudication_is_for_adjudicators(store):
 
 
 def test_nobody_settles_a_dispute_of_their_own(store):
-    store.enrol(Annotator("party", role="adjudicator"))
-    store.enrol(Annotator("judge", role="adjudicator"))
+    enrol(store, "party", "judge", role="adjudicator")
     [disputed] = store.ask([pair(overlap=1)])
-    store.next_task("party")
-    store.submit(vote(disputed, "party", "k1"))
-    [task] = store.ask([replace(store.task(disputed), purpose="adjudication", origin=disputed, overlap=1)])
+    answer(store, disputed, "party")
+    [task] = store.ask([replace(store.task(disputed), purpose="adjudication", origin=disputed)])
     assert store.next_task("party") is None
     with pytest.raises(errors.NotAllowed, match="has voted on"):
         store.hand_out(task, "party")
@@ -223,36 +196,34 @@ def test_an_annotator_holds_only_so_many_tasks(store):
 
 def test_an_annotator_who_is_switched_off_gets_nothing(store):
     store.ask([pair()])
-    store.enrol(Annotator("ann", enabled=False))
+    enrol(store, "ann", enabled=False)
     with pytest.raises(errors.NotAllowed, match="switched off"):
         store.next_task("ann")
 
 
 def test_simulated_annotators_stay_simulated(store):
-    store.enrol(Annotator("sim", nature="simulated"))
+    enrol(store, "sim", nature="simulated")
     with pytest.raises(errors.FeedbackError, match="stays so"):
-        store.enrol(Annotator("sim", nature="human"))
+        enrol(store, "sim")
 
 
-def test_gold_and_repeats_are_mixed_in_at_their_shares(place, clock):
-    policy = QueuePolicy(gold_share=0.2, repeat_share=0.1, repeat_after=5)
-    with Store.open(place, policy, clock) as store:
-        enrol(store, "ann")
-        store.ask([pair(str(number)) for number in range(50)])
-        store.ask([pair(f"g{n}", purpose="gold", overlap=0, gold={"preference": 1}) for n in range(25)])
-        purposes, repeats = [], []
-        for number in range(70):
-            task = store.task(store.next_task("ann").task)
-            purposes.append(task.purpose)
-            if task.purpose == "repeat":
-                repeats.append((number, task.origin))
-            store.submit(vote(task.id, "ann", f"k{number}"))
-        assert 7 <= purposes.count("gold") <= 22
-        assert 3 <= len(repeats) <= 13
-        judged_at = {event.task: event.sequence - 25 for event in store.events()}  # after 25 lines that say what is gold
-        assert all(number + 1 - judged_at[origin] > policy.repeat_after for number, origin in repeats)
-        assert len({origin for _, origin in repeats}) == len(repeats)
-        store.verify()
+def test_gold_and_repeats_are_mixed_in_at_their_shares(store):
+    store.policy = QueuePolicy(gold_share=0.2, repeat_share=0.1, repeat_after=5)
+    store.ask([pair(str(number)) for number in range(50)])
+    store.ask([gold(f"g{number}") for number in range(25)])
+    purposes, repeats = [], []
+    for number in range(70):
+        task = store.task(store.next_task("ann").task)
+        purposes.append(task.purpose)
+        if task.purpose == "repeat":
+            repeats.append((number, task.origin))
+        store.submit(vote(task.id, "ann", f"k{number}"))
+    assert 7 <= purposes.count("gold") <= 22
+    assert 3 <= len(repeats) <= 13
+    judged_at = {event.task: event.sequence - 25 for event in store.events()}  # after 25 lines that say what is gold
+    assert all(number + 1 - judged_at[origin] > 5 for number, origin in repeats)
+    assert len({origin for _, origin in repeats}) == len(repeats)
+    store.verify()
 
 
 def test_the_order_of_sides_is_even_and_the_same_for_one_annotator():
@@ -285,42 +256,45 @@ def test_wrong_bodies_are_refused_whole(store, kind, body, problem):
     assert store.length() == 0
 
 
-def test_the_log_refuses_every_change(store, place):
-    [task] = store.ask([pair()])
+def test_the_log_refuses_every_change(store, task):
     answer(store, task, "ann")
-    database = connect(place)
     for table in ("events", "tasks", "items", "blobs"):
         for statement in (f"DELETE FROM {table}", f"UPDATE {table} SET {'hash' if table == 'blobs' else 'body'} = ''"):
-            with pytest.raises(errors.FeedbackError, match="append-only"), database.write() as connection:
+            with pytest.raises(errors.FeedbackError, match="append-only"), store.database.write() as connection:
                 connection.execute(sa.text(statement))
-    database.close()
     assert store.verify().judgements()
 
 
-def test_migrations_make_the_schema_that_the_code_reads(place):
+def test_migrations_make_the_schema_that_the_code_reads(new_place):
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    database = connect(place)
-    with database.read() as connection:
+    with closing(connect(new_place)) as database, database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    database.close()
 
 
-def test_a_newer_schema_is_refused_by_name(place):
-    database = connect(place)
-    with database.write() as connection:
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'm9999'"))
-    database.close()
-    with pytest.raises(errors.FeedbackError, match=r"m9999 is not one that this Penstock knows.*update Penstock"):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["UPDATE alembic_version SET version_num = 'm9999'"], r"m9999 is not one that this Penstock knows.*update Penstock"),
+        (
+            ["DROP TABLE head", "UPDATE alembic_version SET version_num = 'ae1027a6acf'"],
+            "database of something else, at its migration ae1027a6acf",
+        ),
+    ],
+    ids=["a newer one", "migrations of something else"],
+)
+def test_a_schema_that_is_not_ours_is_refused_by_name(place, changes, said):
+    with closing(connect(place)) as database, database.write(head=False) as connection:
+        for change in changes:
+            connection.execute(sa.text(change))
+    with pytest.raises(errors.FeedbackError, match=said):
         connect(place)
 
 
 def test_sqlite_is_synchronous_and_writes_ahead(tmp_path):
-    database = connect(tmp_path / "f.db")
-    with database.read() as connection:
+    with closing(connect(tmp_path / "f.db")) as database, database.read() as connection:
         settings = [connection.execute(sa.text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous")]
-    database.close()
     assert settings == ["wal", 2]
 
 
@@ -343,66 +317,43 @@ def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path):
     assert before[100:] == file.read_bytes()[100:]  # but for the header, which says that it writes ahead
 
 
-def test_a_database_with_the_migrations_of_something_else_is_refused_as_such(place):
-    database = connect(place)
-    with database.write(head=False) as connection:
-        for statement in ("DROP TABLE head", "UPDATE alembic_version SET version_num = 'ae1027a6acf'"):
-            connection.execute(sa.text(statement))
-    database.close()
-    with pytest.raises(errors.FeedbackError, match="database of something else, at its migration ae1027a6acf"):
-        connect(place)
-
-
-def test_a_clock_that_goes_back_stops_nobody(place):
+def test_a_clock_that_goes_back_stops_nobody(store, clock):
     """A lease that had ended is alive again, though its seat was given away meanwhile: the next task is another one."""
-    clock = HandClock()
-    with Store.open(place, QueuePolicy(lease_seconds=100, gold_share=0, repeat_share=0), clock) as store:
-        enrol(store, "ann", "bob", "cleo")
-        first, second = store.ask([pair("urgent", overlap=1, priority=5), pair("other", overlap=1)])
-        store.next_task("ann")
-        clock.seconds += 150
-        store.give_back(store.next_task("bob").task, "bob")
-        clock.seconds -= 120
-        store.verify()
-        assert store.next_task("cleo").task == second
-        store.verify()
-        clock.seconds += 300
-        assert store.next_task("bob").task == first
+    first, second = store.ask([pair("urgent", overlap=1, priority=5), pair("other", overlap=1)])
+    store.next_task("ann")
+    clock.seconds += 90
+    store.give_back(store.next_task("bob").task, "bob")
+    clock.seconds -= 72
+    store.verify()
+    assert store.next_task("cleo").task == second
+    store.verify()
+    clock.seconds += 180
+    assert store.next_task("bob").task == first
 
 
-def test_a_latency_is_unknown_where_the_clock_went_back(tmp_path):
-    clock = HandClock()
-    with Store.open(tmp_path / "f.db", PLAIN, clock) as store:
-        enrol(store, "ann")
-        [task] = store.ask([pair()])
-        store.hand_out(task, "ann")
-        clock.seconds -= 50
-        assert store.submit(vote(task, "ann", "k")).latency == -1
+def test_a_latency_is_unknown_where_the_clock_went_back(store, task, clock):
+    clock.seconds -= 50
+    assert store.submit(vote(task, "ann", "k")).latency == -1
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_a_name_that_a_database_cannot_hold_is_refused_and_no_sign_that_the_store_is_down(place, name):
-    with Store.open(place) as store:
-        for ask in (store.annotator, store.task, store.next_task):
-            with pytest.raises(errors.FeedbackError) as refused:
-                ask(name)
-            assert not isinstance(refused.value, errors.StoreUnavailable)
+def test_a_name_that_a_database_cannot_hold_is_refused_and_no_sign_that_the_store_is_down(either, name):
+    for ask in (either.annotator, either.task, either.next_task):
+        with pytest.raises(errors.FeedbackError) as refused:
+            ask(name)
+        assert not isinstance(refused.value, errors.StoreUnavailable)
 
 
-def test_a_number_that_a_database_cannot_hold_is_refused_and_nothing_is_kept(place):
-    with Store.open(place) as store:
-        with pytest.raises(errors.FeedbackError, match="no store can hold"):
-            store.ask([pair("fine"), pair("huge", overlap=10**30)])
-        assert store.tasks() == []
+def test_a_number_that_a_database_cannot_hold_is_refused_and_nothing_is_kept(either):
+    with pytest.raises(errors.FeedbackError, match="no store can hold"):
+        either.ask([pair("fine"), pair("huge", overlap=10**30)])
+    assert either.tasks() == []
 
 
-@pytest.mark.parametrize("change", ["judgements = 0", "open = false", "free_at = 1e12"])
-def test_an_index_that_disagrees_with_the_log_is_found(tmp_path, change):
-    with Store.open(tmp_path / "f.db", PLAIN) as store:
-        enrol(store, "ann")
-        [task] = store.ask([pair()])
-        answer(store, task, "ann")
-        with sqlite3.connect(tmp_path / "f.db") as raw:
-            raw.execute(f"UPDATE progress SET {change}")
-        with pytest.raises(errors.FeedbackError, match="disagree"):
-            store.verify()
+@pytest.mark.parametrize("change", ["judgements = 0", "open = false", "free_at = 1e12", "project = 'legal'"])
+def test_an_index_that_disagrees_with_the_log_is_found(store, task, change):
+    answer(store, task, "ann")
+    with store.database.write() as connection:
+        connection.execute(sa.text(f"UPDATE progress SET {change}"))
+    with pytest.raises(errors.FeedbackError, match="disagree"):
+        store.verify()

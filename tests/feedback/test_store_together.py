@@ -6,51 +6,46 @@ import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from feedback_examples import enrol, pair, vote
+from feedback_examples import PLAIN, enrol, pair, vote
 
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator
 from penstock.feedback.store import Store
-
-POLICY = QueuePolicy(gold_share=0, repeat_share=0)
 
 
 def open_and_enrol(place: str, name: str) -> None:
-    with Store.open(place, POLICY) as store:
-        store.enrol(Annotator(name))
+    with Store.open(place, PLAIN) as store:
+        enrol(store, name)
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_new_store_at_once_make_it_once(place):
+def test_processes_that_open_a_new_store_at_once_make_it_once(new_place):
     names = [f"p{number}" for number in range(5)]
-    running = [multiprocessing.get_context("spawn").Process(target=open_and_enrol, args=(place, name)) for name in names]
+    running = [multiprocessing.get_context("spawn").Process(target=open_and_enrol, args=(new_place, name)) for name in names]
     for process in running:
         process.start()
     for process in running:
         process.join(60)
         assert process.exitcode == 0
-    with Store.open(place, POLICY) as store:
+    with Store.open(new_place, PLAIN) as store:
         assert [annotator.name for annotator in store.annotators()] == names
 
 
-def test_threads_share_one_store_and_fill_every_seat_once(place):
+def test_threads_share_one_store_and_fill_every_seat_once(either):
     people = [f"t{number}" for number in range(6)]
-    with Store.open(place, POLICY) as store:
-        enrol(store, *people)
-        store.ask([pair(str(number), overlap=3) for number in range(12)])
+    enrol(either, *people)
+    either.ask([pair(str(number), overlap=3) for number in range(8)])
 
-        def vote_till_the_end(name: str) -> int:
-            count = 0
-            while lease := store.next_task(name):
-                store.submit(vote(lease.task, name, f"{name}:{lease.task}"))
-                count += 1
-            return count
+    def vote_till_the_end(name: str) -> int:
+        count = 0
+        while lease := either.next_task(name):
+            either.submit(vote(lease.task, name, f"{name}:{lease.task}"))
+            count += 1
+        return count
 
-        with ThreadPoolExecutor(len(people)) as pool:
-            voted = sum(pool.map(vote_till_the_end, people))
-        # Who finds every seat taken by leases leaves; the others' votes are all there.
-        assert voted == len(store.verify().judgements()) == store.counts()["ask"].judgements <= 36
+    with ThreadPoolExecutor(len(people)) as pool:
+        voted = sum(pool.map(vote_till_the_end, people))
+    # Who finds every seat taken by leases leaves; the others' votes are all there.
+    assert voted == len(either.verify().judgements()) == either.counts()["ask"].judgements <= 24
 
 
 def test_a_place_that_cannot_be_is_refused(tmp_path):

@@ -9,21 +9,16 @@ from functools import partial
 
 import pytest
 import sqlalchemy as sa
-from feedback_examples import enrol, pair, vote
+from feedback_examples import answer, enrol, pair
 
 from penstock.feedback import database as database_module
 from penstock.feedback.database import connect
 from penstock.feedback.errors import NotAllowed, StoreUnavailable
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator
-from penstock.feedback.store import Store
 
 
 @pytest.fixture
-def database(place):
-    opened = connect(place)
-    yield opened
-    opened.close()
+def database(either):
+    return either.database
 
 
 def add(name: str):
@@ -104,8 +99,8 @@ def test_a_verb_whose_turn_does_not_come_is_refused_and_has_written_nothing(data
     assert names(database) == []
 
 
-def test_a_connection_lost_with_the_commit_under_way_is_told_as_unknown(empty_postgresql):
-    database = connect(empty_postgresql)
+def test_a_connection_lost_with_the_commit_under_way_is_told_as_unknown(store_on_postgresql):
+    database = connect(store_on_postgresql)
 
     def lost(connection):
         add("lost")(connection)
@@ -119,10 +114,10 @@ def test_a_connection_lost_with_the_commit_under_way_is_told_as_unknown(empty_po
     database.close()
 
 
-def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(empty_postgresql, monkeypatch):
+def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(store_on_postgresql, monkeypatch):
     """The server still believes in its connection, and nobody will ever use it again."""
     monkeypatch.setattr(database_module, "_LET_GO", sa.func.set_config("idle_in_transaction_session_timeout", "300ms", True))
-    gone, other = connect(empty_postgresql), connect(empty_postgresql)
+    gone, other = connect(store_on_postgresql), connect(store_on_postgresql)
 
     def fall_silent():
         with gone.write() as connection:
@@ -135,42 +130,39 @@ def test_a_writer_whose_machine_is_gone_lets_go_of_the_head(empty_postgresql, mo
     other.close()
 
 
-def test_a_store_that_was_opened_before_a_fork_is_refused_after_it(tmp_path):
-    database = connect(tmp_path / "f.db")
+def test_a_store_that_was_opened_before_a_fork_is_refused_after_it(database, monkeypatch):
     committed(database, add("ann"))
-    database._process = os.getppid()
+    monkeypatch.setattr(database, "_process", os.getppid())
     with pytest.raises(StoreUnavailable, match="before a fork"):
         committed(database, add("bob"))
-    database.close()
 
 
-def test_a_full_task_is_passed_over_and_found_again_when_a_lease_ends(place):
-    now = [1000.0]
-    with Store.open(place, QueuePolicy(lease_seconds=60, gold_share=0, repeat_share=0), lambda: now[0]) as store:
-        enrol(store, "ann", "bob", "cleo")
-        first, second = store.ask([pair("a", overlap=1), pair("b", overlap=1)])
-        assert store.next_task("ann").task == first
-        assert store.next_task("bob").task == second
-        assert store.next_task("cleo") is None
-        store.give_back(second, "bob")
-        assert store.next_task("cleo").task == second
-        now[0] += 60
-        assert store.next_task("bob").task == first
+@pytest.fixture
+def store(either):
+    enrol(either, "ann", "bob", "cleo")
+    return either
 
 
-def test_a_seat_is_free_again_after_a_skip_an_undo_and_a_retract(place):
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0)) as store:
-        enrol(store, "ann", "bob", "cleo")
-        store.enrol(Annotator("root", role="admin"))
-        [task] = store.ask([pair(overlap=1)])
-        store.next_task("ann")
-        store.submit(vote(task, "ann", "k1"))
-        assert store.next_task("bob") is None
-        store.undo("ann", "u1")
-        store.give_back(task, "ann")
-        assert store.next_task("bob").task == task
-        event = store.submit(vote(task, "bob", "k2"))
-        assert store.next_task("cleo") is None
-        store.retract("root", "r1", event.sequence, "")
-        assert store.next_task("cleo").task == task
-        store.verify()
+def test_a_full_task_is_passed_over_and_found_again_when_a_lease_ends(store, clock):
+    first, second = store.ask([pair("a", overlap=1), pair("b", overlap=1)])
+    assert store.next_task("ann").task == first
+    assert store.next_task("bob").task == second
+    assert store.next_task("cleo") is None
+    store.give_back(second, "bob")
+    assert store.next_task("cleo").task == second
+    clock.seconds += store.policy.lease_seconds
+    assert store.next_task("bob").task == first
+
+
+def test_a_seat_is_free_again_after_an_undo_and_a_retract(store):
+    enrol(store, "root", role="admin")
+    [task] = store.ask([pair(overlap=1)])
+    answer(store, task, "ann")
+    assert store.next_task("bob") is None
+    store.undo("ann", "u1")
+    store.give_back(task, "ann")
+    sequence = answer(store, task, "bob")
+    assert store.next_task("cleo") is None
+    store.retract("root", "r1", sequence, "")
+    assert store.next_task("cleo").task == task
+    store.verify()
