@@ -235,7 +235,7 @@ def catch(
         mirrored = copy / "tests" / Path(bug["path"]).relative_to("src/penstock").parts[0]
         rounds = [[first[number]["caught"]]] if first.get(number, {}).get("caught") else []
         rounds += list(batches(reach.get(number, []), costs, limit))
-        rounds += [[str(mirrored.relative_to(copy)), "-m", "not slow and not learning"]] if mirrored.is_dir() else []
+        rounds += [[str(mirrored.relative_to(copy)), "-m", "not slow"]] if mirrored.is_dir() else []
         results[number] = {"caught": None, "reached_by": len(reach.get(number, []))}
         for tests in rounds:
             path.write_text("\n".join(lines), encoding="utf-8")
