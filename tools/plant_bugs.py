@@ -195,6 +195,8 @@ def pytest_fails(copy: Path, tests: list[str], seconds: float) -> str | None:
         return f"{tests[0]} (or one after it): not over after {seconds:.0f} s"
     if done.returncode in (0, 5):
         return None
+    if done.returncode == 4:
+        raise RuntimeError(f"pytest did not run: {done.stderr}")
     named = re.findall(r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - |$)", done.stdout, re.M)
     timed_out = re.findall(r"^(tests/\S+::\S+)", done.stdout + done.stderr, re.M)
     return (named or timed_out or [f"exit code {done.returncode}: {(done.stdout + done.stderr)[-300:]}"])[0]
