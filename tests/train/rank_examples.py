@@ -77,6 +77,17 @@ def ranks_of(count: int) -> Any:
     return held
 
 
+def assert_alike(one: Any, other: Any, batches: Sequence[Sequence[Unit]], loss: Any, within: float = 1e-5) -> None:
+    """Steps of two learners on the same batches report the same metrics, up to ``within``, or ten times that share of each."""
+    for units in batches:
+        expected, found = train(one, units, loss), train(other, units, loss)
+        assert found == {name: pytest.approx(value, abs=within, rel=10 * within) for name, value in expected.items()}
+
+
+def batches_for(algorithm: str, seeds: Sequence[int], model: LanguageModel) -> list[list[Unit]]:
+    return [units_for(algorithm, seed, model) for seed in seeds]
+
+
 @contextmanager
 def learners(model: Any, strategies: Sequence[Any], total_steps: int = 20, **spec: Any) -> Iterator[list[Any]]:
     """A learner for each strategy over the same first weights (``model()`` gives them); their ranks end with the block."""

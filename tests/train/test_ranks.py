@@ -1,6 +1,7 @@
 """The ranks of a learner as processes: what they say to each other, how they fail, and that they end with their learner."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -18,14 +19,17 @@ from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
 from penstock.core.contracts import Denominator
-from penstock.core.errors import NonFiniteError, RoleError, SpecError, TrainingError
+from penstock.core.errors import ModelError, NonFiniteError, RoleError, SpecError, TrainingError
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import idle_batch, lay_out
+from penstock.models.presets import preset_shape
 from penstock.net.blocking import BlockingLink
+from penstock.plan.memory import footprint, rank_footprint
 from penstock.train import fleet as fleets
 from penstock.train.launcher import Launcher
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
+from penstock.train.tensor_parallel import check_plan
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,11 @@ class Loss:
             raise TrainingError(f"{self.fails} rows are one too many")
         loss = self.scale * outputs["logp"].sum() / denominator.tokens
         return loss, {"rows": torch.tensor(float(len(batch.unit_B)))}
+
+
+@pytest.fixture
+def units(tiny):
+    return units_for("SFT", 0, tiny())
 
 
 @pytest.mark.parametrize(
@@ -100,8 +109,7 @@ def test_threads_are_shared_unless_they_were_set(monkeypatch):
 
 
 @pytest.mark.slow
-def test_micro_batches_wait_until_each_copy_has_one(tiny, monkeypatch):
-    units = units_for("SFT", 0, tiny())
+def test_micro_batches_wait_until_each_copy_has_one(tiny, units, monkeypatch):
     with learners(tiny, [DDP()]) as (learner,):
         batches, loss = lay_out(units, 24, True)[:3], Loss()
         rows = [len(batch.row_ids) for batch in batches]
@@ -117,8 +125,7 @@ def test_micro_batches_wait_until_each_copy_has_one(tiny, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
-def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_right(strategy, tiny):
-    units = units_for("SFT", 0, tiny())
+def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_right(strategy, tiny, units):
     batches = lay_out(units, 24, True)
     odd = len(batches[1].row_ids)
     with learners(tiny, [strategy, strategy]) as (learner, other):
@@ -136,8 +143,7 @@ def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_rig
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
-def test_a_rank_that_is_killed_in_a_verb_is_named_and_nothing_hangs(strategy, tiny):
-    units = units_for("SFT", 0, tiny())
+def test_a_rank_that_is_killed_in_a_verb_is_named_and_nothing_hangs(strategy, tiny, units):
     with learners(tiny, [strategy]) as (learner,):
         with pytest.raises(RoleError, match=r"rank 1 of 2 is gone .killed by signal 9. in (accumulate|flush)"):
             train(learner, units, Loss(kills=True))
@@ -159,8 +165,7 @@ def test_a_fleet_that_is_closed_again_leaves_its_successor_alone():
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_between_verbs_is_named(tiny):
-    units = units_for("SFT", 0, tiny())
+def test_a_rank_that_is_killed_between_verbs_is_named(tiny, units):
     with learners(tiny, [DDP()]) as (learner,):
         learner.fleet.handles[0].process.kill()
         learner.fleet.handles[0].process.wait()
@@ -169,8 +174,7 @@ def test_a_rank_that_is_killed_between_verbs_is_named(tiny):
 
 
 @pytest.mark.slow
-def test_a_rank_that_stands_still_is_named_at_the_deadline(tiny):
-    units = units_for("SFT", 0, tiny())
+def test_a_rank_that_stands_still_is_named_at_the_deadline(tiny, units):
     fleet = fleets.Fleet(2, torch.device("cpu"), seconds=3.0)
     fleets._current = fleet
     with learners(tiny, [DDP()]) as (learner,):
@@ -202,16 +206,11 @@ def test_ranks_end_with_the_learners_process(number, tmp_path):
         watched = os.pidfd_open(rank)
         process.send_signal(number)
         process.wait(30)
-    import select
-
     assert select.select([watched], [], [], 30)[0], "the rank is gone"
     os.close(watched)
 
 
 def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
-    from penstock.core.errors import ModelError
-    from penstock.train.tensor_parallel import check_plan
-
     with pytest.raises(ModelError, match="no plan that splits gpt2"):
         check_plan(tiny("gpt2").config, FSDP2(tensor_parallel=2))
     with pytest.raises(ModelError, match="num_key_value_heads=2"):
@@ -220,8 +219,7 @@ def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
 
 
 @pytest.mark.slow
-def test_rank_0_keeps_no_whole_model_where_nobody_computes_with_it(tiny):
-    units = units_for("SFT", 0, tiny())
+def test_rank_0_keeps_no_whole_model_where_nobody_computes_with_it(tiny, units):
     with learners(tiny, [FSDP2()]) as (keeping,):
         spec = keeping.spec
         giving = learner_of(LanguagePolicy(tiny()), spec, LearnerPlan(total_steps=20, whole=False))
@@ -251,9 +249,6 @@ def test_tokens_of_the_empty_micro_batch_are_valid_in_any_vocabulary():
 
 
 def test_each_rank_holds_its_share_of_masters_gradients_and_moments():
-    from penstock.models.presets import preset_shape
-    from penstock.plan.memory import footprint, rank_footprint
-
     shape = preset_shape("1m")
     one, number = footprint(shape, LearnerSpec()), float(shape.parameters)
     assert rank_footprint(shape, LearnerSpec(strategy=DDP(ranks=4))) == one

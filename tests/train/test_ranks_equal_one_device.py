@@ -1,14 +1,19 @@
-"""A learner on several ranks gives the losses and weights of one device, whatever its strategy and the split."""
+"""A learner on several ranks is one on one device, whatever is trained; losses and weights: test_ranks_in_double.py."""
 
 import numpy as np
 import pytest
 import torch
-from rank_examples import BUDGET, LOSSES, learners, ranks_of, train, units_for, widest_gap
+from learner_examples import WeightedLoss, some_units
+from rank_examples import BUDGET, LOSSES, assert_alike, batches_for, learners, ranks_of, train, units_for
+from transformers import AutoModelForSequenceClassification
 
 import tiny_models
+import tiny_t5
+from penstock.config.learner import LoRA
 from penstock.config.optimizers import AdamW, AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.core.contracts import Denominator
+from penstock.core.errors import ModelError
 from penstock.models.language_model import LanguageModel
 from penstock.models.packing import lay_out
 
@@ -27,35 +32,27 @@ STRATEGIES = {
 two_ranks = ranks_of(2)
 
 
-@pytest.mark.parametrize("algorithm", LOSSES)
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_losses_and_weights_over_20_steps(strategy, algorithm, tiny):
-    loss = LOSSES[algorithm]
-    batches = [units_for(algorithm, seed, tiny()) for seed in range(20)]
-    counts = {len(lay_out(units, BUDGET, True)) % 2 for units in batches}
-    assert counts == {0, 1}, "both even and uneven counts of micro-batches"
-    with learners(tiny, [OneDevice(), strategy], **SCHEDULE) as (one, other):
-        for units in batches:
-            expected, found = train(one, units, loss), train(other, units, loss)
-            assert found["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-            assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-4) for name, value in expected.items()}
-        split = (
-            isinstance(strategy, FSDP2) and strategy.tensor_parallel > 1
-        )  # sums of products come in another order, which Adam magnifies
-        assert widest_gap(other.weights(), one.weights()) < (5e-5 if split else 1e-5)
-
-
-@pytest.mark.parametrize("strategy", [DDP(), FSDP2(), FSDP2(tensor_parallel=2), FSDP2(sequence_parallel=2)], ids=repr)
-@pytest.mark.parametrize("critic", ["shared", "separate"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("strategy", "critic", "dtype"),
+    [
+        (DDP(), "shared", "float32"),
+        (DDP(), "separate", "bfloat16"),
+        (FSDP2(), "shared", "bfloat16"),
+        (FSDP2(), "separate", "float32"),
+        (FSDP2(tensor_parallel=2), "shared", "float32"),
+        (FSDP2(tensor_parallel=2), "separate", "bfloat16"),
+        (FSDP2(sequence_parallel=2), "shared", "bfloat16"),
+        (FSDP2(sequence_parallel=2), "separate", "float32"),
+    ],
+    ids=str,
+)
 def test_critics_and_bfloat16(strategy, critic, dtype, tiny):
-    from learner_examples import WeightedLoss, some_units
-
+    """Each pair of strategy, critic and type occurs."""
     loss = WeightedLoss(frozenset({"logp", "entropy", "value"}))
     architecture = "gpt2" if strategy.span == 1 else "llama"
     with learners(lambda: tiny(architecture), [OneDevice(), strategy], critic=critic, dtype=dtype) as (one, other):
         for seed in range(4):
-            expected, found = (train(learner, some_units(seed, (3, 1, 2)), loss) for learner in (one, other))
+            expected, found = (train(learner, some_units(seed), loss) for learner in (one, other))
             close = 1e-4 if dtype == "float32" else 0.05
             assert found == {name: pytest.approx(value, abs=close, rel=close) for name, value in expected.items()}
         assert [t.dtype for _, t in other.weights()] == [t.dtype for _, t in one.weights()]
@@ -66,7 +63,7 @@ def test_critics_and_bfloat16(strategy, critic, dtype, tiny):
 @pytest.mark.parametrize("strategy", [FSDP2(), FSDP2(sequence_parallel=2)], ids=repr)
 def test_checkpointed_activations_change_nothing_on_shards(strategy, tiny):
     loss = LOSSES["SFT"]
-    with learners(tiny, [strategy, strategy]) as (plain, _):
+    with learners(tiny, [strategy]) as (plain,):
         units = units_for("SFT", 0, tiny())
         expected = train(plain, units, loss)
     with learners(tiny, [strategy], gradient_checkpointing=True) as (again,):
@@ -86,26 +83,16 @@ def test_the_size_of_a_step_is_that_of_one_device_as_far_as_a_sample_shows(strat
             assert sizes[1] == pytest.approx(sizes[0], rel=0.1)
 
 
-@pytest.mark.parametrize("spec", [{"unfrozen_layers": 1}, {"optimizer": AdamW8bit()}, {"lora": 4}], ids=str)
+@pytest.mark.parametrize(
+    "spec", [{"unfrozen_layers": 1}, {"optimizer": AdamW8bit()}, {"lora": LoRA(rank=4)}], ids=["unfrozen", "8-bit", "adapters"]
+)
 def test_data_parallel_copies_train_what_one_device_trains(spec, tiny):
-    from penstock.config.learner import LoRA
-
-    if "lora" in spec:
-        pytest.importorskip("peft")
-        spec = {"lora": LoRA(rank=spec["lora"])}
-    if "optimizer" in spec:
-        pytest.importorskip("torchao")
+    pytest.importorskip("peft" if "lora" in spec else "torchao")
     with learners(lambda: tiny("llama"), [OneDevice(), DDP()], **spec) as (one, other):
-        for seed in range(3):
-            batch = units_for("SFT", seed, tiny("llama"))
-            expected, found = train(one, batch, LOSSES["SFT"]), train(other, batch, LOSSES["SFT"])
-            assert found == {name: pytest.approx(value, abs=1e-4, rel=1e-4) for name, value in expected.items()}
+        assert_alike(one, other, batches_for("SFT", range(3), tiny("llama")), LOSSES["SFT"], within=1e-4)
 
 
 def test_an_encoder_decoder_trains_on_copies_and_is_refused_as_shards(text):
-    import tiny_t5
-    from penstock.core.errors import ModelError
-
     def model():
         return tiny_t5.build(text, "t5")
 
@@ -118,9 +105,6 @@ def test_an_encoder_decoder_trains_on_copies_and_is_refused_as_shards(text):
 
 @pytest.mark.parametrize("strategy", [FSDP2(sequence_parallel=2), FSDP2(tensor_parallel=2)], ids=repr)
 def test_reward_models(strategy, text):
-    from learner_examples import WeightedLoss, some_units
-    from transformers import AutoModelForSequenceClassification
-
     def model():
         config = tiny_models.config_of("llama", len(text), num_labels=1)
         network = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
@@ -129,9 +113,7 @@ def test_reward_models(strategy, text):
 
     loss = WeightedLoss(frozenset({"score"}))
     with learners(model, [OneDevice(), strategy]) as (one, other):
-        for seed in range(3):
-            expected, found = (train(learner, some_units(seed), loss) for learner in (one, other))
-            assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-4) for name, value in expected.items()}
+        assert_alike(one, other, [some_units(seed) for seed in range(3)], loss)
         scores = [learner.score(some_units(9), frozenset({"score", "step"})) for learner in (one, other)]
         assert scores[1]["score"] == pytest.approx(scores[0]["score"], abs=1e-4)
         assert all(abs(a - b).max() < 1e-4 for a, b in zip(scores[0]["step"], scores[1]["step"], strict=True))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from learner_examples import WeightedLoss, some_units
-from rank_examples import LOSSES, doubled, learners, ranks_of, train, units_for
+from rank_examples import BUDGET, LOSSES, assert_alike, batches_for, doubled, learners, ranks_of, train, widest_gap
 
 import tiny_models
 from penstock.config.optimizers import AdamW
@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 STRATEGIES = {
     "DDP": DDP(),
     "FSDP2": FSDP2(),
+    "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
     "tensor parallel": FSDP2(tensor_parallel=2),
     "sequence parallel": FSDP2(sequence_parallel=2),
 }
@@ -28,10 +29,10 @@ SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup
 two_ranks = ranks_of(2)
 
 
-def trained(model, strategy, algorithm, like, steps=20):
-    """Losses and final weights (float64) after steps on batches whose fields come from the model ``like``."""
+def trained(model, strategy, batches):
+    """Losses and final weights (float64) after steps of DPO."""
     with learners(model, [strategy], **SCHEDULE) as (learner,):
-        losses = [train(learner, units_for(algorithm, seed, like), LOSSES[algorithm])["loss"] for seed in range(steps)]
+        losses = [train(learner, units, LOSSES["DPO"])["loss"] for units in batches]
         return losses, {name: tensor.detach().double().clone() for name, tensor in learner.weights()}
 
 
@@ -41,14 +42,19 @@ def gaps(ours, theirs):
     return torch.cat([(ours[name] - theirs[name]).abs().flatten() for name in ours])
 
 
+def assert_agree_to_ten_digits(model, strategy, algorithm, batches):
+    with learners(model, [OneDevice(), strategy], **SCHEDULE) as (one, other):
+        assert_alike(one, other, batches, LOSSES[algorithm], within=1e-10)
+        assert widest_gap(other.weights(), one.weights()) < 1e-10
+
+
 @pytest.mark.parametrize("algorithm", LOSSES)
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_losses_and_weights_over_20_steps_agree_to_ten_digits(strategy, algorithm, tiny):
-    like = tiny("llama")
-    expected, weights = trained(lambda: doubled(tiny("llama")), OneDevice(), algorithm, like)
-    found, others = trained(lambda: doubled(tiny("llama")), strategy, algorithm, like)
-    assert found == pytest.approx(expected, abs=1e-10)
-    assert gaps(others, weights).max() < 1e-10
+    batches = batches_for(algorithm, range(20), tiny("llama"))
+    counts = {len(lay_out(units, BUDGET, True)) % 2 for units in batches}
+    assert counts == {0, 1}, "both even and uneven counts of micro-batches"
+    assert_agree_to_ten_digits(lambda: doubled(tiny("llama")), strategy, algorithm, batches)
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
@@ -59,19 +65,16 @@ def test_a_vocabulary_that_ranks_do_not_divide(strategy, architecture, text):
     def odd():
         return doubled(tiny_models.build(architecture, text, vocab_size=len(text) + 1))
 
-    expected, weights = trained(odd, OneDevice(), "SFT", odd(), steps=5)
-    found, others = trained(odd, strategy, "SFT", odd(), steps=5)
-    assert found == pytest.approx(expected, abs=1e-10)
-    assert gaps(others, weights).max() < 1e-10
+    assert_agree_to_ten_digits(odd, strategy, "SFT", batches_for("SFT", range(5), odd()))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2"])
 def test_float32_is_as_far_from_float64_on_one_device_as_on_ranks_that_split_matrices(architecture, tiny):
     """Rounding decides the sign of a gradient that is next to nothing, and Adam makes a step of it: one weight of 30,000."""
-    like = tiny(architecture)
-    exact, weights = trained(lambda: doubled(tiny(architecture)), OneDevice(), "DPO", like)
+    batches = batches_for("DPO", range(20), tiny(architecture))
+    exact, weights = trained(lambda: doubled(tiny(architecture)), OneDevice(), batches)
     for strategy in (OneDevice(), FSDP2(tensor_parallel=2)):
-        found, rounded = trained(lambda: tiny(architecture), strategy, "DPO", like)
+        found, rounded = trained(lambda: tiny(architecture), strategy, batches)
         assert found == pytest.approx(exact, abs=1e-5)
         gap = gaps(rounded, weights)
         assert (gap > 1e-5).sum() <= 2

@@ -1,7 +1,7 @@
 """Four ranks that split tokens, matrices and data at once give the losses and weights of one device, in float64."""
 
 import pytest
-from rank_examples import LOSSES, doubled, kept, learners, ranks_of, train, units_for, widest_gap
+from rank_examples import LOSSES, assert_alike, batches_for, doubled, kept, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
 from penstock.config.learner import LearnerSpec
@@ -27,12 +27,8 @@ four_ranks = ranks_of(4)
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
 def test_losses_and_weights_over_8_steps(strategy, tiny):
-    loss = LOSSES["DPO"]
     with learners(lambda: doubled(tiny("llama")), [OneDevice(), strategy], optimizer=AdamW(weight_decay=0.01)) as (one, other):
-        for seed in range(8):
-            units = units_for("DPO", seed, tiny("llama"))
-            expected, found = train(one, units, loss), train(other, units, loss)
-            assert found == {name: pytest.approx(value, abs=1e-10) for name, value in expected.items()}
+        assert_alike(one, other, batches_for("DPO", range(8), tiny("llama")), LOSSES["DPO"], within=1e-10)
         assert widest_gap(other.weights(), one.weights()) < 1e-10
 
 

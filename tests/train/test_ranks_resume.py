@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from rank_examples import LOSSES, kept, learners, train, units_for, widest_gap
+from rank_examples import LOSSES, assert_alike, batches_for, kept, learners, train, units_for, widest_gap
 
 from penstock.ckpt.store import CheckpointStore, Position
 from penstock.config.strategies import DDP, FSDP2, OneDevice
@@ -18,16 +18,17 @@ def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, ti
     loss = LOSSES["SFT"]
     if isinstance(resumed, str):
         resumed = type(strategy)(ranks=int(resumed[0]))
+    batches = batches_for("SFT", range(4), tiny())
     with learners(tiny, [strategy]) as (two,):
-        for seed in range(3):
-            train(two, units_for("SFT", seed, tiny()), loss)
+        for units in batches[:2]:
+            train(two, units, loss)
         state = kept(two.state())
-        expected = [train(two, units_for("SFT", seed, tiny()), loss) for seed in range(3, 6)]
+        expected = [train(two, units, loss) for units in batches[2:]]
         weights = {name: tensor.clone() for name, tensor in two.weights()}
     with learners(tiny, [resumed]) as (other,):
         other.load_state(state)
-        for seed, metrics in enumerate(expected, 3):
-            found = train(other, units_for("SFT", seed, tiny()), loss)
+        for units, metrics in zip(batches[2:], expected, strict=True):
+            found = train(other, units, loss)
             assert found == {name: pytest.approx(value, abs=1e-5, rel=1e-5) for name, value in metrics.items()}
         assert widest_gap(other.weights(), weights.items()) < 5e-5
 
@@ -38,9 +39,7 @@ def test_one_device_resumes_on_shards(strategy, tiny):
     with learners(tiny, [OneDevice(), strategy]) as (one, two):
         train(one, units_for("SFT", 0, tiny()), loss)
         two.load_state(kept(one.state()))
-        for seed in range(1, 4):
-            batch = units_for("SFT", seed, tiny())
-            assert train(two, batch, loss)["loss"] == pytest.approx(train(one, batch, loss)["loss"], abs=1e-5)
+        assert_alike(one, two, batches_for("SFT", range(1, 4), tiny()), loss)
         assert widest_gap(two.weights(), one.weights()) < 1e-5
 
 
