@@ -21,12 +21,11 @@ def test_a_generator_follows_a_channel_of_any_kind(kind, tiny, tmp_path):
         board = Board()
         publisher = channel(kind).publisher(source, folder, board.post, 0)
         generator = EmbeddedGenerator(model, version=-1)
-        task, reports = following(generator, board, channel(kind).subscriber(folder, "generator-0"))
-        for version in (0, 1):
-            await publisher.publish(version)
-            await until(lambda version=version: generator.stats().version == version)
-            source.now = {name: tensor * 0.5 for name, tensor in source.now.items()}
-        task.cancel()
+        async with following(generator, board, channel(kind).subscriber(folder, "generator-0")) as reports:
+            for version in (0, 1):
+                await publisher.publish(version)
+                await until(lambda version=version: generator.stats().version == version)
+                source.now = {name: tensor * 0.5 for name, tensor in source.now.items()}
         publisher.close()
         return reports
 

@@ -1,13 +1,13 @@
 """Weights through files: full ones and differences, read from wherever a subscriber is."""
 
-import asyncio
+import resource
 import signal
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from weight_examples import Board, Source, assert_equal_tensors, tensors
+from weight_examples import Board, Channel, Source, assert_equal_tensors, tensors
 
 from penstock.core.errors import Superseded, WeightError
 from penstock.weights import disk
@@ -22,11 +22,10 @@ def folder(tmp_path):
 
 @pytest.fixture
 def channel(folder):
-    """A publisher of bfloat16 with its source and board, and a subscriber."""
-    source, board = Source(large(0)), Board()
-    publisher = DiskPublisher(source, folder, board.post, dtype="bfloat16")
-    yield source, board, publisher, DiskSubscriber(folder)
-    publisher.close()
+    """One of bfloat16."""
+    made = Channel(folder, DiskPublisher, DiskSubscriber, large, dtype="bfloat16")
+    yield made
+    made.close()
 
 
 def large(version, seed=0):
@@ -34,17 +33,6 @@ def large(version, seed=0):
     weights = torch.randn(100, 400, generator=torch.Generator().manual_seed(seed))
     weights.view(-1)[::1000] += float(version)
     return {"layer": weights, "norm": torch.full((9,), float(version))}
-
-
-def publish(channel, *versions):
-    source, _, publisher, _ = channel
-
-    async def all_of_them():
-        for version in versions:
-            source.now = large(version)
-            await publisher.publish(version)
-
-    asyncio.run(all_of_them())
 
 
 def expected(version):
@@ -56,160 +44,143 @@ def opened(subscriber, manifest):
 
 
 def test_a_full_file_is_readable_by_any_program(channel):
-    publish(channel, 1)
-    (link,) = channel[1].manifests[-1]["chain"]
+    channel.publish(1)
+    (link,) = channel.manifest["chain"]
     assert link["whole"]
     assert load_file(link["file"]).keys() == {"layer", "norm"}
     assert torch.equal(load_file(link["file"])["layer"], expected(1)["layer"])
 
 
 def test_every_version_arrives_and_only_its_difference_is_read(channel):
-    _, board, _, subscriber = channel
     sizes = []
     for version in range(1, 6):
-        publish(channel, version)
-        assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(version))
-        sizes.append(subscriber.bytes_read)
+        channel.publish(version)
+        assert_equal_tensors(channel.tensors(), expected(version))
+        sizes.append(channel.subscriber.bytes_read)
     assert all(10 * size < sizes[0] for size in sizes[1:])
 
 
 def test_who_missed_versions_reads_what_is_between(channel):
-    _, board, _, subscriber = channel
-    publish(channel, 1)
-    opened(subscriber, board.manifests[-1])
-    publish(channel, 2, 3, 4)
-    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(4))
-    assert subscriber.bytes_read == sum(link["bytes"] for link in board.manifests[-1]["chain"][1:])
+    channel.publish(1)
+    channel.tensors()
+    channel.publish(2, 3, 4)
+    assert_equal_tensors(channel.tensors(), expected(4))
+    assert channel.subscriber.bytes_read == sum(link["bytes"] for link in channel.manifest["chain"][1:])
 
 
 def test_who_begins_anew_reads_the_full_file_and_the_differences(channel, folder):
-    publish(channel, 1, 2, 3)
-    board = channel[1]
-    assert [link["whole"] for link in board.manifests[-1]["chain"]] == [True, False, False]
-    assert_equal_tensors(opened(DiskSubscriber(folder), board.manifests[-1]), expected(3))
+    channel.publish(1, 2, 3)
+    assert [link["whole"] for link in channel.manifest["chain"]] == [True, False, False]
+    assert_equal_tensors(opened(DiskSubscriber(folder), channel.manifest), expected(3))
 
 
 def test_chains_end_and_old_files_go(channel, folder, monkeypatch):
     monkeypatch.setattr(disk, "FULL_EVERY", 3)
-    publish(channel, *range(1, 12))
-    _, board, _, subscriber = channel
-    assert [len(manifest["chain"]) for manifest in board.manifests] == [1, 2, 3] * 3 + [1, 2]
+    channel.publish(*range(1, 12))
+    assert [len(manifest["chain"]) for manifest in channel.board.manifests] == [1, 2, 3] * 3 + [1, 2]
     assert len(list(folder.glob("*.safetensors"))) <= 6
-    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(11))
+    assert_equal_tensors(channel.tensors(), expected(11))
     with pytest.raises(Superseded, match="is gone"):
-        subscriber.open(board.manifests[0])
+        channel.subscriber.open(channel.board.manifests[0])
 
 
 def test_an_update_that_was_opened_is_not_touched_by_the_next(channel):
-    _, board, _, subscriber = channel
-    publish(channel, 1)
-    first = opened(subscriber, board.manifests[-1])
-    publish(channel, 2)
-    opened(subscriber, board.manifests[-1])
+    channel.publish(1)
+    first = channel.tensors()
+    channel.publish(2)
+    channel.tensors()
     assert_equal_tensors(first, expected(1))
 
 
 def test_weights_that_changed_everywhere_go_as_a_full_file(channel):
-    source, board, publisher, subscriber = channel
-    publish(channel, 1)
-    source.now = large(0, seed=5)
-    asyncio.run(publisher.publish(2))
-    assert [link["whole"] for link in board.manifests[-1]["chain"]] == [True]
-    assert torch.equal(opened(subscriber, board.manifests[-1])["layer"], source.now["layer"].to(torch.bfloat16))
+    channel.publish(1)
+    channel.at = lambda version: large(0, seed=5)
+    channel.publish(2)
+    assert [link["whole"] for link in channel.manifest["chain"]] == [True]
+    assert torch.equal(channel.tensors()["layer"], channel.source.now["layer"].to(torch.bfloat16))
 
 
 def test_float32_masters_arrive_byte_for_byte(folder):
-    source, board = Source(), Board()
-    publisher, subscriber = DiskPublisher(source, folder, board.post), DiskSubscriber(folder)
+    channel = Channel(folder, DiskPublisher, DiskSubscriber, lambda version: tensors(float(version)))
     for version in (1, 2):
-        source.now = tensors(float(version))
-        asyncio.run(publisher.publish(version))
-        assert_equal_tensors(opened(subscriber, board.manifests[-1]), source.now)
-    publisher.close()
+        channel.publish(version)
+        assert_equal_tensors(channel.tensors(), tensors(float(version)))
+    channel.close()
 
 
 def test_a_base_that_was_changed_behind_the_subscribers_back_is_read_anew(channel):
-    _, board, _, subscriber = channel
-    publish(channel, 1)
-    opened(subscriber, board.manifests[-1])["layer"].zero_()
-    publish(channel, 2)
-    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(2))
-    assert subscriber.bytes_read == sum(link["bytes"] for link in board.manifests[-1]["chain"])
+    channel.publish(1)
+    channel.tensors()["layer"].zero_()
+    channel.publish(2)
+    assert_equal_tensors(channel.tensors(), expected(2))
+    assert channel.subscriber.bytes_read == sum(link["bytes"] for link in channel.manifest["chain"])
 
 
 def test_a_cut_file_is_refused_and_what_was_held_stays(channel):
-    _, board, _, subscriber = channel
-    publish(channel, 1)
-    opened(subscriber, board.manifests[-1])
-    publish(channel, 2)
-    file = board.manifests[-1]["chain"][-1]["file"]
+    channel.publish(1)
+    channel.tensors()
+    channel.publish(2)
+    file = channel.manifest["chain"][-1]["file"]
     whole = open(file, "rb").read()  # noqa: SIM115
     open(file, "wb").write(whole[:-5])  # noqa: SIM115
     with pytest.raises(WeightError, match="cannot be read"):
-        subscriber.open(board.manifests[-1])
-    publish(channel, 3)
+        channel.open()
+    channel.publish(3)
     with pytest.raises(WeightError, match="cannot be read"):
-        subscriber.open(board.manifests[-1])
+        channel.open()
     open(file, "wb").write(whole)  # noqa: SIM115
-    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(3))
+    assert_equal_tensors(channel.tensors(), expected(3))
 
 
 def test_a_file_of_other_weights_is_refused_by_its_checksum(channel):
-    _, board, _, subscriber = channel
-    publish(channel, 1)
-    save_file(expected(2), board.manifests[-1]["chain"][0]["file"])
+    channel.publish(1)
+    save_file(expected(2), channel.manifest["chain"][0]["file"])
     with pytest.raises(WeightError, match="the checksum of bytes"):
-        subscriber.open(board.manifests[-1])
+        channel.open()
 
 
 @pytest.mark.parametrize("lacking", ["layer", "norm"])
 def test_a_full_file_without_a_tensor_is_refused(channel, lacking):
-    _, board, _, subscriber = channel
-    publish(channel, 1)
+    channel.publish(1)
     some = {name: tensor for name, tensor in expected(1).items() if name != lacking}
-    save_file(some, board.manifests[-1]["chain"][0]["file"])
+    save_file(some, channel.manifest["chain"][0]["file"])
     with pytest.raises(WeightError, match=f'"{lacking}" is not in its full file'):
-        subscriber.open(board.manifests[-1])
+        channel.open()
 
 
 def test_a_chain_that_leads_elsewhere_is_refused(channel, tmp_path):
-    _, board, _, subscriber = channel
-    publish(channel, 1, 2)
-    manifest = board.manifests[-1]
+    channel.publish(1, 2)
+    chain = channel.manifest["chain"]
     with pytest.raises(WeightError, match="does not lead to its checksums"):
-        subscriber.open(manifest | {"chain": manifest["chain"][:1]})
+        channel.open(chain=chain[:1])
     with pytest.raises(WeightError, match="is not in"):
-        subscriber.open(manifest | {"chain": [manifest["chain"][0] | {"file": str(tmp_path / "other.safetensors")}]})
+        channel.open(chain=[chain[0] | {"file": str(tmp_path / "other.safetensors")}])
 
 
 def test_a_link_in_the_folder_is_not_followed(channel, tmp_path):
     """The file that it leads to is as good as the announced one, and is refused all the same."""
-    _, board, _, subscriber = channel
-    publish(channel, 1)
-    file = Path(board.manifests[-1]["chain"][0]["file"])
+    channel.publish(1)
+    file = Path(channel.manifest["chain"][0]["file"])
     file.rename(tmp_path / "elsewhere.safetensors")
     file.symlink_to(tmp_path / "elsewhere.safetensors")
     with pytest.raises(WeightError, match="is not in"):
-        subscriber.open(board.manifests[-1])
+        channel.open()
 
 
 def test_a_full_disk_says_so_and_the_channel_goes_on(channel, folder):
     """No file may grow beyond what is allowed to this process, which fails like a disk without room."""
-    import resource
-
-    _, board, _, subscriber = channel
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
         with pytest.raises(WeightError, match="cannot be written"):
-            publish(channel, 1)
+            channel.publish(1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(folder.glob("*.unfinished")) == []
-    publish(channel, 2)
-    assert_equal_tensors(opened(subscriber, board.manifests[-1]), expected(2))
+    channel.publish(2)
+    assert_equal_tensors(channel.tensors(), expected(2))
 
 
 DYING = """

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from penstock.algos import GRPO
 from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec, Run
 from penstock.core.errors import SpecError
 from penstock.weights.follow import DrainBarrier
@@ -68,14 +69,12 @@ def test_a_group_that_is_dropped_holds_no_update_off() -> None:
 
 
 def test_one_process_refuses_to_drain() -> None:
-    import penstock.algos
-
     stage = Online(
         name="grpo",
         model=ModelSpec(),
         data=DataSpec(source="gym:count_bits", size=8),
         rewards=(RewardSpec(function="exact_match"),),
-        algorithm=penstock.algos.GRPO(),
+        algorithm=GRPO(),
         max_lag=1,
         kv="drain",
     )

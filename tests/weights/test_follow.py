@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from weight_examples import Board, Reports, Source, following, until
+from weight_examples import Board, Channel, Source, following, until
 
 import tiny_models
 from penstock.core.errors import WeightError
@@ -15,10 +15,9 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import Scoring
 from penstock.weights.folder import PREFIX
-from penstock.weights.follow import follow
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
 
-LONG = [tiny_models.request(np.arange(20, 26), sample=g, max_new_tokens=60) for g in range(4)]
+LONG = [tiny_models.request(np.arange(20, 26), sample=g, max_new_tokens=40) for g in range(4)]
 
 
 def weights_of(model: LanguageModel) -> dict[str, torch.Tensor]:
@@ -32,34 +31,34 @@ def learner_logp(model, sample):
 
 @pytest.fixture
 def channel(tiny, tmp_path):
-    """A source of weights, a board, a publisher and a subscriber."""
-    folder = tmp_path / f"{PREFIX}run"
-    source, board = Source(weights_of(tiny())), Board()
-    publisher = SharedMemoryPublisher(source, folder, board.post)
-    yield source, board, publisher, SharedMemorySubscriber(folder)
-    publisher.close()
+    """One that carries the weights of a model; version 1 has half of each, 2 a quarter."""
+    first = weights_of(tiny())
+    made = Channel(
+        tmp_path / f"{PREFIX}run",
+        SharedMemoryPublisher,
+        SharedMemorySubscriber,
+        lambda version: {name: tensor * 0.5**version for name, tensor in first.items()},
+    )
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("kv", ["keep", "recompute"])
 @pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
-def test_tokens_drawn_after_an_update_have_the_log_probs_of_the_new_weights(architecture, kv, tiny, tmp_path):
+def test_tokens_drawn_after_an_update_have_the_log_probs_of_the_new_weights(architecture, kv, tiny, channel):
     """Pointers are swapped under a step that was recorded with the old ones; tied weights included."""
     model, old, new = tiny(architecture), tiny(architecture), tiny(architecture)
     tiny_models.randomise(new.network, seed=9)
+    channel.source.now = weights_of(new)
 
     async def updated():
-        board = Board()
-        publisher = SharedMemoryPublisher(Source(weights_of(new)), tmp_path / f"{PREFIX}run", board.post)
         generator = EmbeddedGenerator(model, max_running=4)
-        task, _ = following(generator, board, SharedMemorySubscriber(publisher.folder.path), kv)
-        samples = [asyncio.create_task(generator.generate(request)) for request in LONG]
-        await until(lambda: generator.generated_tokens > 40)
-        await publisher.publish(1)
-        found = await asyncio.gather(*samples)
-        late = await generator.generate(tiny_models.request(np.arange(20, 26), 1, max_new_tokens=30))
-        task.cancel()
-        publisher.close()
-        return found, late
+        async with following(generator, channel.board, channel.subscriber, kv):
+            samples = [asyncio.create_task(generator.generate(request)) for request in LONG]
+            await until(lambda: generator.generated_tokens > 20)
+            await channel.publisher.publish(1)
+            found = await asyncio.gather(*samples)
+            return found, await generator.generate(tiny_models.request(np.arange(20, 26), 1, max_new_tokens=10))
 
     found, late = asyncio.run(updated())
     assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0, 1}
@@ -72,35 +71,38 @@ def test_tokens_drawn_after_an_update_have_the_log_probs_of_the_new_weights(arch
     np.testing.assert_allclose(late.logp_T[late.action_T], learner_logp(new, late), atol=1e-4)
 
 
-def test_the_parameters_hold_the_published_bytes_and_heads_stay_tied(tiny, channel):
-    source, board, publisher, subscriber = channel
-    source.now = {name: tensor * 0.5 for name, tensor in source.now.items()}
+def followed_to(version, tiny, channel):
+    """A generator that has followed the channel to a version, and what was reported."""
 
-    async def updated():
+    async def reached():
         generator = EmbeddedGenerator(tiny())
-        task, _ = following(generator, board, subscriber)
-        await publisher.publish(1)
-        await until(lambda: generator.stats().version == 1)
-        task.cancel()
-        return generator.model
+        async with following(generator, channel.board, channel.subscriber) as reports:
+            await until(lambda: generator.stats().version == version)
+        return generator, reports
 
-    model = asyncio.run(updated())
-    assert all(torch.equal(tensor, source.now[name]) for name, tensor in model.policy_weights())
-    network = model.network
+    return asyncio.run(reached())
+
+
+def test_the_parameters_hold_the_published_bytes_and_heads_stay_tied(tiny, channel):
+    channel.publish(1)
+    generator, _ = followed_to(1, tiny, channel)
+    assert all(torch.equal(tensor, channel.source.now[name]) for name, tensor in generator.model.policy_weights())
+    network = generator.model.network
     assert network.get_output_embeddings().weight is network.get_input_embeddings().weight
 
 
 def test_floats_that_travelled_as_bfloat16_are_held_rounded(tiny, tmp_path):
-    model, board = tiny(), Board()
-    source = Source(weights_of(model))
-    publisher = SharedMemoryPublisher(source, tmp_path / f"{PREFIX}run", board.post, dtype="bfloat16")
-    asyncio.run(publisher.publish(1))
-    update = SharedMemorySubscriber(publisher.folder.path).open(board.manifests[-1])
-    asyncio.run(EmbeddedGenerator(model).load(update))
-    publisher.close()
+    model = tiny()
+    first = weights_of(model)
+    channel = Channel(
+        tmp_path / f"{PREFIX}run", SharedMemoryPublisher, SharedMemorySubscriber, lambda version: first, dtype="bfloat16"
+    )
+    channel.publish(1)
+    asyncio.run(EmbeddedGenerator(model).load(channel.open()))
+    channel.close()
     for name, tensor in model.policy_weights():
         assert tensor.dtype == torch.float32
-        assert torch.equal(tensor, source.now[name].to(torch.bfloat16).float())
+        assert torch.equal(tensor, first[name].to(torch.bfloat16).float())
 
 
 def with_nan(weights):
@@ -133,16 +135,15 @@ def test_a_refused_version_is_reported_and_the_next_one_is_loaded(problem, tiny,
     async def updated():
         board, folder = Board(), tmp_path / f"{PREFIX}run"
         generator = EmbeddedGenerator(model)
-        task, reports = following(generator, board, SharedMemorySubscriber(folder))
-        bad_one = SharedMemoryPublisher(Source(spoil(good)), folder, board.post)
-        await bad_one.publish(1)
-        await until(lambda: len(reports) == 1)
-        held = weights_of(model), generator.stats().version
-        bad_one.close()
-        better = SharedMemoryPublisher(Source({n: t * 0.5 for n, t in good.items()}), folder, board.post)
-        await better.publish(2)
-        await until(lambda: len(reports) == 2)
-        task.cancel()
+        async with following(generator, board, SharedMemorySubscriber(folder)) as reports:
+            bad_one = SharedMemoryPublisher(Source(spoil(good)), folder, board.post)
+            await bad_one.publish(1)
+            await until(lambda: len(reports) == 1)
+            held = weights_of(model), generator.stats().version
+            bad_one.close()
+            better = SharedMemoryPublisher(Source({n: t * 0.5 for n, t in good.items()}), folder, board.post)
+            await better.publish(2)
+            await until(lambda: len(reports) == 2)
         better.close()
         return reports, held
 
@@ -195,54 +196,30 @@ def test_tensors_that_are_not_owned_are_copied(tiny):
 
 
 def test_a_generator_that_was_slow_skips_to_the_newest(tiny, channel):
-    _, board, publisher, subscriber = channel
-
-    async def updated():
-        generator = EmbeddedGenerator(tiny())
-        for version in (1, 2, 3):
-            await publisher.publish(version)
-        task, reports = following(generator, board, subscriber)
-        await until(lambda: generator.stats().version == 3)
-        task.cancel()
-        return reports
-
-    assert asyncio.run(updated()).told == [("loaded", 3)]
+    channel.publish(1, 2, 3)
+    assert followed_to(3, tiny, channel)[1].told == [("loaded", 3)]
 
 
 def test_a_superseded_manifest_is_passed_over_in_silence(tiny, channel):
-    _, board, publisher, subscriber = channel
-    asked = []
+    asked, newest = [], channel.board.newest
 
-    async def updated():
-        generator = EmbeddedGenerator(tiny())
-        for version in (1, 2, 3, 4):
-            await publisher.publish(version)
+    async def outdated(learner_epoch, version):
+        asked.append((learner_epoch, version))
+        return channel.board.manifests[0] if version < 1 else await newest(learner_epoch, version)
 
-        async def newest(learner_epoch, version):
-            asked.append((learner_epoch, version))
-            return board.manifests[0] if version < 1 else await board.newest(learner_epoch, version)
-
-        reports = Reports()
-        task = asyncio.create_task(follow(generator, newest, subscriber, "keep", reports))
-        await until(lambda: len(reports) > 0)
-        task.cancel()
-        return reports
-
-    assert asyncio.run(updated()).told == [("loaded", 4)]
+    channel.publish(1, 2, 3, 4)
+    channel.board.newest = outdated
+    assert followed_to(4, tiny, channel)[1].told == [("loaded", 4)]
     assert asked[:2] == [(-1, -1), (0, 1)]
 
 
 def test_samples_that_an_update_aborts_come_back_resumable(tiny, channel):
-    _, board, publisher, subscriber = channel
-
     async def updated():
         generator = EmbeddedGenerator(tiny(), max_running=4)
-        task, _ = following(generator, board, subscriber, "abort")
-        samples = [asyncio.create_task(generator.generate(request)) for request in LONG]
-        await until(lambda: generator.generated_tokens > 20)
-        await publisher.publish(1)
-        found = await asyncio.gather(*samples)
-        task.cancel()
-        return found
+        async with following(generator, channel.board, channel.subscriber, "abort"):
+            samples = [asyncio.create_task(generator.generate(request)) for request in LONG]
+            await until(lambda: generator.generated_tokens > 20)
+            await channel.publisher.publish(1)
+            return await asyncio.gather(*samples)
 
     assert "abort" in {sample.finish for sample in asyncio.run(updated())}

@@ -28,7 +28,7 @@ class Learner:
     """A publisher with its source, board and reports."""
 
     def __init__(self, folder, **options):
-        self.source, self.board, self.reports = Source(), Board(), Reports()
+        self.folder, self.source, self.board, self.reports = folder, Source(), Board(), Reports()
         options = {"seconds": SECONDS, "report": self.reports} | options
         self.publisher = ProcessGroupPublisher(self.source, folder, self.board.post, **options)
 
@@ -40,6 +40,27 @@ class Learner:
         await until(lambda: len(self.board.manifests) > count)
         return self.board.manifests[-1]
 
+    async def received(self, name="a", manifest=None):
+        """What a member gets of an announcement, by default the last."""
+        return await asyncio.to_thread(ProcessGroupSubscriber(self.folder, name).open, manifest or self.board.manifests[-1])
+
+
+@pytest.fixture
+def play(folder):
+    """``play(scene, **options)``: what ``scene(learner)`` gives; the learner leaves afterwards."""
+
+    def run(scene, **options):
+        async def whole():
+            learner = Learner(folder, **options)
+            try:
+                return await scene(learner)
+            finally:
+                learner.publisher.close()
+
+        return asyncio.run(whole())
+
+    return run
+
 
 def answer(version):
     return {"version": version, "sums": sums(tensors(float(version)))}
@@ -49,50 +70,53 @@ async def hear(child):
     return await asyncio.to_thread(child.hear)
 
 
-def test_what_was_published_arrives_byte_for_byte_whatever_comes_after(folder):
-    async def one():
-        learner = Learner(folder)
-        manifest = await learner.publish(1)
-        update = await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, manifest)
-        learner.publisher.close()
-        return update
+async def ready(*members):
+    assert [await hear(member) for member in members] == ["ready"] * len(members)
 
-    update = asyncio.run(one())
+
+async def tell(manifest, *members):
+    """Their answers to an announcement."""
+    for member in members:
+        member.tell(manifest)
+    return [await hear(member) for member in members]
+
+
+def test_what_was_published_arrives_byte_for_byte_whatever_comes_after(play):
+    async def one(learner):
+        await learner.publish(1)
+        return await learner.received()
+
+    update = play(one)
     assert (update.version, update.owned) == (1, True)
     assert_equal_tensors(dict(update.tensors), tensors(1.0))
 
 
-def test_publishing_waits_for_nobody_and_only_the_newest_is_kept(folder):
-    async def alone():
-        learner = Learner(folder)
+def test_publishing_waits_for_nobody_and_only_the_newest_is_kept(play):
+    async def alone(learner):
         for version in range(1, 6):
             learner.source.now = tensors(float(version))
             await learner.publisher.publish(version)
         await until(lambda: bool(learner.board.manifests) and learner.board.order() == (0, 5))
-        update = await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, learner.board.manifests[-1])
-        learner.publisher.close()
-        return update
+        return await learner.received()
 
-    assert_equal_tensors(dict(asyncio.run(alone()).tensors), tensors(5.0))
+    assert_equal_tensors(dict(play(alone).tensors), tensors(5.0))
 
 
-def test_an_old_round_is_superseded(folder):
-    async def late():
-        learner = Learner(folder)
+def test_an_old_round_is_superseded(play, folder):
+    async def late(learner):
         first = await learner.publish(1)
         await learner.publish(2)
         with pytest.raises(Superseded):
-            await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, first)
-        learner.publisher.close()
+            await learner.received("a", first)
 
-    asyncio.run(late())
+    play(late)
     assert not folder.exists()
 
 
-async def reach(learner, folder, version, names):
+async def reach(learner, version, names):
     """Publish a version that members with these names receive."""
-    manifest = await learner.publish(version)
-    await asyncio.gather(*(asyncio.to_thread(ProcessGroupSubscriber(folder, name).open, manifest) for name in names))
+    await learner.publish(version)
+    await asyncio.gather(*map(learner.received, names))
 
 
 @pytest.mark.parametrize(
@@ -104,17 +128,15 @@ async def reach(learner, folder, version, names):
         (["one"], [], 1),
     ],
 )
-def test_nobody_waits_for_a_member_whose_generator_is_known_to_have_left(folder, members, left, expected):
-    async def two_rounds():
-        learner = Learner(folder, generators=len(members), seconds=60.0)
-        await reach(learner, folder, 1, members)
+def test_nobody_waits_for_a_member_whose_generator_is_known_to_have_left(play, members, left, expected):
+    async def two_rounds(learner):
+        await reach(learner, 1, members)
         # Long enough for a busy machine to bring one member in, short of the time the others are waited for above.
         learner.board.following, learner.publisher.seconds = left, 4 * SECONDS
-        await reach(learner, folder, 2, members[:1])
-        learner.publisher.close()
+        await reach(learner, 2, members[:1])
         return learner.publisher.expected
 
-    assert asyncio.run(two_rounds()) == expected
+    assert play(two_rounds, generators=len(members), seconds=60.0) == expected
 
 
 @pytest.mark.parametrize("announcing", ["has failed", "is refused later", "never ends"])
@@ -144,7 +166,7 @@ def test_a_learner_that_leaves_while_it_announces_weights_leaves_no_error_behind
     assert not folder.exists()
 
 
-def test_a_member_that_leaves_while_it_is_waited_for_is_waited_for_no_longer(folder):
+def test_a_member_that_leaves_while_it_is_waited_for_is_waited_for_no_longer(play):
     members, left = ["one", "two"], asyncio.Event()
 
     async def departure(among):
@@ -153,18 +175,15 @@ def test_a_member_that_leaves_while_it_is_waited_for_is_waited_for_no_longer(fol
         left.clear()
         return members[:1]
 
-    async def two_rounds():
-        learner = Learner(folder, generators=2, seconds=60.0, departure=departure)
-        await reach(learner, folder, 1, members)
+    async def two_rounds(learner):
+        await reach(learner, 1, members)
         learner.board.following = members
         await learner.publish(2)
-        one = asyncio.to_thread(ProcessGroupSubscriber(folder, "one").open, learner.board.manifests[-1])
         asyncio.get_running_loop().call_later(0.2, left.set)
-        update = await asyncio.wait_for(one, 30.0)  # not the minute that a member may take to come
-        learner.publisher.close()
-        return update.version
+        # not the minute that a member may take to come
+        return await asyncio.wait_for(learner.received("one"), 30.0)
 
-    assert asyncio.run(two_rounds()) == 2
+    assert play(two_rounds, generators=2, seconds=60.0, departure=departure).version == 2
 
 
 def test_a_round_that_ends_by_itself_while_it_is_woken_keeps_its_store_until_then(folder, monkeypatch):
@@ -187,45 +206,33 @@ def test_a_round_that_ends_by_itself_while_it_is_woken_keeps_its_store_until_the
 
 
 @pytest.mark.slow
-def test_processes_take_part_and_a_late_one_gets_a_pass_of_its_own(children, folder):
-    async def three():
-        learner = Learner(folder, generators=2)
-        members = [children(OPENING, folder, name) for name in ("a", "b", "late")]
-        for member in members:
-            assert await hear(member) == "ready"
+def test_processes_take_part_and_a_late_one_gets_a_pass_of_its_own(children, play, folder):
+    async def three(learner):
+        *members, late = (children(OPENING, folder, name) for name in ("a", "b", "late"))
+        await ready(*members, late)
         for version in (1, 2, 3):
             manifest = await learner.publish(version)
-            for member in members[:2]:
-                member.tell(manifest)
-            assert [await hear(member) for member in members[:2]] == [answer(version)] * 2
-            members[2].tell(manifest)
-            assert await hear(members[2]) == answer(version)
-        learner.publisher.close()
+            assert await tell(manifest, *members) == [answer(version)] * 2
+            assert await tell(manifest, late) == [answer(version)]
         return learner.reports
 
-    assert asyncio.run(three()) == []
+    assert play(three, generators=2) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_dead_or_stopped_member_delays_one_round_and_no_more(sign, children, folder):
-    async def two():
-        learner = Learner(folder, generators=2)
+def test_a_dead_or_stopped_member_delays_one_round_and_no_more(sign, children, play, folder):
+    async def two(learner):
         well, ill = (children(OPENING, folder, name) for name in ("well", "ill"))
-        assert [await hear(member) for member in (well, ill)] == ["ready"] * 2
-        manifest = await learner.publish(1)
-        for member in (well, ill):
-            member.tell(manifest)
-        assert [await hear(member) for member in (well, ill)] == [answer(1)] * 2
+        await ready(well, ill)
+        assert await tell(await learner.publish(1), well, ill) == [answer(1)] * 2
         os.kill(ill.process.pid, sign)
         for version in (2, 3, 4):
-            well.tell(await learner.publish(version))
-            assert await hear(well) == answer(version)
+            assert await tell(await learner.publish(version), well) == [answer(version)]
         assert learner.publisher.expected == 1
-        learner.publisher.close()
         return learner.reports
 
-    assert asyncio.run(two()) == []
+    assert play(two, generators=2) == []
 
 
 HALF = (
@@ -241,71 +248,60 @@ process_group.Group.broadcast = half
 
 
 @pytest.mark.slow
-def test_a_member_that_dies_in_the_middle_of_a_broadcast_breaks_the_group_and_the_others_get_a_new_one(children, folder):
-    async def two():
-        learner = Learner(folder, generators=2)
-        learner.source.now = {"large": tensors()["norm"].repeat(3 << 20)}
+def test_a_member_that_dies_in_the_middle_of_a_broadcast_breaks_the_group_and_the_others_get_a_new_one(children, play, folder):
+    large = {"large": tensors()["norm"].repeat(3 << 20)}
+
+    async def two(learner):
+        learner.source.now = large
         well, dies = children(OPENING, folder, "well"), children(HALF, folder, "dies")
-        assert [await hear(member) for member in (well, dies)] == ["ready"] * 2
+        await ready(well, dies)
         await learner.publisher.publish(1)
         await until(lambda: len(learner.board.manifests) > 0)
         for member in (well, dies):
             member.tell(learner.board.manifests[-1])
-        found = await hear(well)
-        learner.publisher.close()
-        return found, learner
+        return await hear(well), learner.reports
 
-    found, learner = asyncio.run(two())
-    assert found == {"version": 1, "sums": sums(learner.source.now)}
-    assert [entry["members"] for entry in learner.reports] == [["dies", "well"]]
+    found, reports = play(two, generators=2)
+    assert found == {"version": 1, "sums": sums(large)}
+    assert [entry["members"] for entry in reports] == [["dies", "well"]]
 
 
 @pytest.mark.slow
-def test_a_member_that_was_restarted_under_its_name_joins_again(children, folder):
-    async def restarted():
-        learner = Learner(folder)
+def test_a_member_that_was_restarted_under_its_name_joins_again(children, play, folder):
+    async def restarted(learner):
         for version in (1, 2):
             member = children(OPENING, folder, "a")
-            assert await hear(member) == "ready"
-            member.tell(await learner.publish(version))
-            assert await hear(member) == answer(version)
+            await ready(member)
+            assert await tell(await learner.publish(version), member) == [answer(version)]
             member.end()
-        learner.publisher.close()
         return learner.reports
 
-    assert asyncio.run(restarted()) == []
+    assert play(restarted) == []
 
 
 @pytest.mark.slow
-def test_a_subscriber_whose_publisher_died_gives_up_at_its_deadline(folder):
-    async def orphaned():
-        learner = Learner(folder, seconds=0.2)
-        manifest = await learner.publish(1)
+def test_a_subscriber_whose_publisher_died_gives_up_at_its_deadline(play):
+    async def orphaned(learner):
+        await learner.publish(1)
         learner.publisher._deliver = lambda *_: set()
         with pytest.raises(WeightError, match="the learner, or another generator of its group, is gone"):
-            await asyncio.to_thread(ProcessGroupSubscriber(folder, "a").open, manifest)
-        learner.publisher.close()
+            await learner.received()
 
-    asyncio.run(orphaned())
+    play(orphaned, seconds=0.2)
 
 
-def test_that_nobody_came_is_reported(folder):
-    async def lonely():
-        learner = Learner(folder, seconds=0.1)
+def test_that_nobody_came_is_reported(play):
+    async def lonely(learner):
         await learner.publish(1)
         await until(lambda: len(learner.reports) > 0)
-        learner.publisher.close()
-        return learner.reports[0]
+        return learner.reports[0]["reason"]
 
-    assert asyncio.run(lonely())["reason"] == "nobody came in 0 s"
+    assert play(lonely, seconds=0.1) == "nobody came in 0 s"
 
 
-def test_stores_are_for_the_eyes_of_their_user(folder):
-    async def one():
-        learner = Learner(folder)
+def test_stores_are_for_the_eyes_of_their_user(play, folder):
+    async def one(learner):
         await learner.publish(1)
-        mode = folder.stat().st_mode
-        learner.publisher.close()
-        return mode
+        return folder.stat().st_mode
 
-    assert stat.S_IMODE(asyncio.run(one())) == 0o700
+    assert stat.S_IMODE(play(one)) == 0o700

@@ -1,13 +1,12 @@
 """Weights through shared memory: what arrives, who waits for whom, and what stays behind."""
 
-import asyncio
 import os
 import signal
 import struct
 
 import pytest
 import torch
-from weight_examples import OPENING, Board, Source, assert_equal_tensors, sums, tensors
+from weight_examples import OPENING, Board, Channel, Source, assert_equal_tensors, sums, tensors
 
 from penstock.core.errors import Superseded, WeightError
 from penstock.core.files import lock
@@ -24,33 +23,21 @@ def folder(tmp_path):
 
 @pytest.fixture
 def channel(folder):
-    """A publisher with its source and board, and a subscriber."""
-    source, board = Source(), Board()
-    publisher = SharedMemoryPublisher(source, folder, board.post)
-    yield source, board, publisher, SharedMemorySubscriber(folder)
-    publisher.close()
-
-
-def publish(publisher, *versions):
-    async def all_of_them():
-        for version in versions:
-            await publisher.publish(version)
-
-    asyncio.run(all_of_them())
+    made = Channel(folder, SharedMemoryPublisher, SharedMemorySubscriber)
+    yield made
+    made.close()
 
 
 def test_what_was_published_arrives_byte_for_byte(channel):
-    source, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    update = subscriber.open(board.manifests[-1])
+    channel.publish(1)
+    update = channel.open()
     assert (update.version, update.learner_epoch, update.owned) == (1, 0, True)
-    assert_equal_tensors(dict(update.tensors), source.now)
+    assert_equal_tensors(dict(update.tensors), channel.source.now)
 
 
 def test_a_manifest_is_plain_json_and_says_what_travels(channel):
-    _, board, publisher, _ = channel
-    publish(publisher, 7)
-    manifest = board.manifests[-1]
+    channel.publish(7)
+    manifest = channel.manifest
     assert (manifest["kind"], manifest["version"], manifest["learner_epoch"]) == ("shared memory", 7, 0)
     assert manifest["tensors"][0] == {"name": "embedding", "dtype": "float32", "shape": [37, 8], "offset": 0, "bytes": 1184}
     assert [tensor["dtype"] for tensor in manifest["tensors"]] == ["float32", "bfloat16", "float32", "float32", "float32"]
@@ -58,101 +45,90 @@ def test_a_manifest_is_plain_json_and_says_what_travels(channel):
 
 
 def test_floats_travel_as_bfloat16_where_asked(folder):
-    board, source = Board(), Source()
-    publisher = SharedMemoryPublisher(source, folder, board.post, dtype="bfloat16")
-    publish(publisher, 1)
-    update = SharedMemorySubscriber(folder).open(board.manifests[-1])
-    assert_equal_tensors(dict(update.tensors), {name: tensor.to(torch.bfloat16) for name, tensor in source.now.items()})
-    publisher.close()
+    channel = Channel(folder, SharedMemoryPublisher, SharedMemorySubscriber, dtype="bfloat16")
+    channel.publish(1)
+    assert_equal_tensors(channel.tensors(), {name: tensor.to(torch.bfloat16) for name, tensor in tensors().items()})
+    channel.close()
 
 
 def test_a_version_that_was_opened_is_not_touched_by_the_next(channel):
-    source, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    first, expected = subscriber.open(board.manifests[-1]), tensors()
-    source.now = tensors(1.0)
-    publish(publisher, 2, 3, 4, 5)
-    assert_equal_tensors(dict(first.tensors), expected)
-    assert_equal_tensors(dict(subscriber.open(board.manifests[-1]).tensors), source.now)
+    channel.publish(1)
+    first = channel.tensors()
+    channel.source.now = tensors(1.0)
+    channel.publish(2, 3, 4, 5)
+    assert_equal_tensors(first, tensors())
+    assert_equal_tensors(channel.tensors(), channel.source.now)
 
 
 def test_buffers_are_used_again_and_stay_few(channel, folder):
-    _, board, publisher, subscriber = channel
     for version in range(1, 12):
-        publish(publisher, version)
-        subscriber.open(board.manifests[-1])
-    assert len({manifest["file"] for manifest in board.manifests}) == 2
+        channel.publish(version)
+        channel.open()
+    assert len({manifest["file"] for manifest in channel.board.manifests}) == 2
     assert len(list(folder.glob("*.weights"))) == 2
 
 
 def test_a_reader_that_never_lets_go_does_not_hold_up_the_publisher(channel, folder):
-    source, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    with open(board.manifests[-1]["file"], "rb") as held:
+    channel.publish(1)
+    with open(channel.manifest["file"], "rb") as held:
         assert lock(held.fileno(), shared=True)
         before = held.read()
         for version in range(2, 20):
-            source.now = tensors(float(version))
-            publish(publisher, version)
-            assert subscriber.open(board.manifests[-1]).version == version
+            channel.source.now = tensors(float(version))
+            channel.publish(version)
+            assert channel.open().version == version
         held.seek(0)
         assert held.read() == before
     assert len(list(folder.glob("*.weights"))) <= shared_memory.BUFFERS
 
 
 def test_many_held_buffers_are_unlinked_and_new_ones_made(channel, folder):
-    _, board, publisher, subscriber = channel
     held = []
     for version in range(1, 10):
-        publish(publisher, version)
-        held.append(open(board.manifests[-1]["file"], "rb"))  # noqa: SIM115
+        channel.publish(version)
+        held.append(open(channel.manifest["file"], "rb"))  # noqa: SIM115
         assert lock(held[-1].fileno(), shared=True)
     assert len(list(folder.glob("*.weights"))) == shared_memory.BUFFERS
-    assert subscriber.open(board.manifests[-1]).version == 9
+    assert channel.open().version == 9
     for file in held:
         file.close()
 
 
 def test_an_old_manifest_is_superseded_once_its_buffer_is_used_again(channel):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1, 2, 3, 4)
+    channel.publish(1, 2, 3, 4)
     with pytest.raises(Superseded):
-        subscriber.open(board.manifests[0])
+        channel.subscriber.open(channel.board.manifests[0])
 
 
 def test_a_buffer_that_is_being_written_is_superseded(channel):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1, 2)
-    assert publisher.buffers[0].free()
+    channel.publish(1, 2)
+    assert channel.publisher.buffers[0].free()
     with pytest.raises(Superseded, match="being written"):
-        subscriber.open(board.manifests[0])
+        channel.subscriber.open(channel.board.manifests[0])
 
 
 def test_a_flipped_bit_is_refused_and_named(channel):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    with open(board.manifests[-1]["file"], "r+b") as file:
+    channel.publish(1)
+    with open(channel.manifest["file"], "r+b") as file:
         file.seek(shared_memory._DATA + 100)
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 4]))
     with pytest.raises(WeightError, match=r'checksum of bytes 0 to .* \("embedding" … "scalar"\) does not match'):
-        subscriber.open(board.manifests[-1])
+        channel.open()
 
 
 def test_a_file_that_was_cut_short_is_refused(channel):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    os.truncate(board.manifests[-1]["file"], shared_memory._DATA + 50)
+    channel.publish(1)
+    os.truncate(channel.manifest["file"], shared_memory._DATA + 50)
     with pytest.raises(WeightError, match="is cut short by"):
-        subscriber.open(board.manifests[-1])
+        channel.open()
 
 
 def test_a_manifest_that_points_elsewhere_is_refused(channel, tmp_path):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1)
+    channel.publish(1)
     with pytest.raises(WeightError, match="is not in"):
-        subscriber.open(board.manifests[-1] | {"file": str(tmp_path / "other.weights")})
+        channel.open(file=str(tmp_path / "other.weights"))
 
 
 @pytest.mark.parametrize(
@@ -173,34 +149,30 @@ def test_a_manifest_that_points_elsewhere_is_refused(channel, tmp_path):
     ],
 )
 def test_a_malformed_manifest_is_refused(channel, spoil):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    manifest = board.manifests[-1]
-    spoil(manifest)
+    channel.publish(1)
+    spoil(channel.manifest)
     with pytest.raises(WeightError, match=r"malformed|came to a subscriber"):
-        subscriber.open(manifest)
+        channel.open()
 
 
 def test_weights_that_change_their_names_are_refused_and_the_channel_goes_on(channel):
-    source, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    source.now = {f"other {name}": tensor for name, tensor in tensors().items()}
+    channel.publish(1)
+    channel.source.now = {f"other {name}": tensor for name, tensor in tensors().items()}
     with pytest.raises(WeightError, match='"other embedding" stands for "embedding"'):
-        publish(publisher, 2)
-    source.now = tensors(3.0)
-    publish(publisher, 3)
-    assert_equal_tensors(dict(subscriber.open(board.manifests[-1]).tensors), source.now)
+        channel.publish(2)
+    channel.source.now = tensors(3.0)
+    channel.publish(3)
+    assert_equal_tensors(channel.tensors(), channel.source.now)
 
 
 def test_too_little_room_says_what_to_do(channel, monkeypatch):
-    _, _, publisher, _ = channel
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(WeightError, match="No space left on device; enlarge the shared memory"):
-        publish(publisher, 1)
+        channel.publish(1)
 
 
 def test_a_machine_without_shared_memory_says_what_to_do(tmp_path):
@@ -209,9 +181,9 @@ def test_a_machine_without_shared_memory_says_what_to_do(tmp_path):
 
 
 def test_closing_leaves_nothing_behind(folder):
-    publisher = SharedMemoryPublisher(Source(), folder, Board().post)
-    publish(publisher, 1, 2)
-    publisher.close()
+    channel = Channel(folder, SharedMemoryPublisher, SharedMemorySubscriber)
+    channel.publish(1, 2)
+    channel.close()
     assert list(folder.parent.iterdir()) == []
 
 
@@ -290,19 +262,18 @@ def test_what_a_killed_run_left_is_cleared_by_the_next_start(children, folder):
 
 @pytest.mark.slow
 def test_a_stopped_subscriber_holds_up_neither_the_publisher_nor_the_others(children, channel, folder):
-    source, board, publisher, _ = channel
     readers = [children(OPENING, folder, name) for name in ("a", "b", "stopped")]
     assert [reader.hear() for reader in readers] == ["ready"] * 3
-    publish(publisher, 1)
-    assert [reader.ask(board.manifests[-1])["version"] for reader in readers] == [1, 1, 1]
+    channel.publish(1)
+    assert [reader.ask(channel.manifest)["version"] for reader in readers] == [1, 1, 1]
     stopped = readers[2]
     os.kill(stopped.process.pid, signal.SIGSTOP)
     for version in range(2, 7):
-        source.now = tensors(float(version))
-        publish(publisher, version)
-        stopped.tell(board.manifests[-1])
+        channel.source.now = tensors(float(version))
+        channel.publish(version)
+        stopped.tell(channel.manifest)
         for reader in readers[:2]:
-            assert reader.ask(board.manifests[-1]) == {"version": version, "sums": sums(source.now)}
+            assert reader.ask(channel.manifest) == {"version": version, "sums": sums(channel.source.now)}
     os.kill(stopped.process.pid, signal.SIGCONT)
     answers = [stopped.hear() for _ in range(5)]
     assert answers[-1]["version"] == 6
@@ -310,9 +281,8 @@ def test_a_stopped_subscriber_holds_up_neither_the_publisher_nor_the_others(chil
 
 
 def test_the_header_tells_the_learner_epoch_apart(channel):
-    _, board, publisher, subscriber = channel
-    publish(publisher, 1)
-    later = board.manifests[-1] | {"learner_epoch": 1}
+    channel.publish(1)
+    later = channel.manifest | {"learner_epoch": 1}
     with pytest.raises(Superseded):
-        subscriber.open(later | {"table": table_checksum(later)})
+        channel.open(learner_epoch=1, table=table_checksum(later))
     assert struct.calcsize(shared_memory._HEADER.format) <= shared_memory._DATA

@@ -7,7 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,41 @@ class Board:
         return self.manifests[-1]["learner_epoch"], self.manifests[-1]["version"]
 
 
+Weights = Callable[[int], Mapping[str, Tensor]]
+
+
+class Channel:
+    """A publisher with its source and board, and a subscriber; ``at`` gives the weights of a version, where they change."""
+
+    def __init__(self, folder: Path, publisher: Any, subscriber: Any, at: Weights | None = None, **options: Any) -> None:
+        self.folder, self.at = folder, at
+        self.source, self.board = Source(at and at(0)), Board()
+        self.publisher, self.subscriber = publisher(self.source, folder, self.board.post, **options), subscriber(folder)
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What was announced last."""
+        return self.board.manifests[-1]
+
+    def publish(self, *versions: int) -> None:
+        async def all_of_them() -> None:
+            for version in versions:
+                self.source.now = dict(self.at(version)) if self.at else self.source.now
+                await self.publisher.publish(version)
+
+        asyncio.run(all_of_them())
+
+    def open(self, **changes: Any) -> Any:
+        """What the subscriber makes of the last announcement, or of a changed one."""
+        return self.subscriber.open(self.manifest | changes)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.open().tensors)
+
+    def close(self) -> None:
+        self.publisher.close()
+
+
 class Reports(list[dict[str, Any]]):
     """What ``follow`` reported."""
 
@@ -83,15 +119,18 @@ async def until(ready: Callable[[], bool], seconds: float = 120.0) -> None:
 
     async def turns() -> None:
         while not ready():
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
     await asyncio.wait_for(turns(), seconds)
 
 
-def following(generator: Any, board: Board, subscriber: Any, kv: Any = "keep") -> tuple[asyncio.Task[None], Reports]:
-    """A task that follows the board."""
+@asynccontextmanager
+async def following(generator: Any, board: Board, subscriber: Any, kv: Any = "keep") -> AsyncIterator[Reports]:
+    """A generator follows the board; gives what is reported."""
     reports = Reports()
-    return asyncio.create_task(follow(generator, board.newest, subscriber, kv, reports)), reports
+    task = asyncio.create_task(follow(generator, board.newest, subscriber, kv, reports))
+    yield reports
+    task.cancel()
 
 
 def assert_equal_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
