@@ -7,9 +7,11 @@ policy and every request to another host fails the test, without the test asking
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,8 +43,35 @@ class Watched:
         return [text for text in self.troubles if not any(part in text for part in self.may_fail)]
 
 
+FONTS = """<?xml version="1.0"?>
+<fontconfig>
+  <dir>{folder}/fonts</dir>
+  <cachedir>{folder}/cache</cachedir>
+  <alias><family>serif</family><prefer><family>DejaVu Serif</family></prefer></alias>
+  <alias><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
+  <match target="pattern">
+    <edit name="family" mode="append_last"><string>DejaVu Sans</string></edit>
+  </match>
+</fontconfig>
+"""
+"""What the browsers find instead of the machine's fonts, so that texts are as wide on every machine."""
+
+
+@pytest.fixture(scope="session")
+def fonts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which DejaVu, which matplotlib ships, is all the fonts there are."""
+    import matplotlib
+
+    folder = tmp_path_factory.mktemp("fonts")
+    (folder / "fonts").mkdir()
+    for file in (Path(matplotlib.get_data_path()) / "fonts" / "ttf").glob("DejaVu*.ttf"):
+        (folder / "fonts" / file.name).write_bytes(file.read_bytes())
+    (folder / "fonts.conf").write_text(FONTS.format(folder=folder), encoding="utf-8")
+    return {**os.environ, "FONTCONFIG_FILE": str(folder / "fonts.conf")}
+
+
 @pytest.fixture(scope="module")
-def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
+def browser(request: pytest.FixtureRequest, fonts: dict[str, str]) -> Iterator[Any]:
     """A browser without a window: Chromium, or what the module names as its ``BROWSER``.
 
     It ends with the module: its event loop would disturb the tests of others.
@@ -54,10 +83,12 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
         pytest.skip(f"{name} is not installed: apt-get install {name}")
     with playwright.sync_playwright() as driver:
         if name == "chromium":
-            started = driver.chromium.launch(executable_path=program)
+            started = driver.chromium.launch(executable_path=program, env=fonts)
         else:  # as it was built, over WebDriver BiDi: Playwright's other way to Firefox is a build of its own
             preferences = {"ui.prefersReducedMotion": 1}
-            started = driver.firefox.launch(executable_path=program, channel="moz-firefox", firefox_user_prefs=preferences)
+            started = driver.firefox.launch(
+                executable_path=program, channel="moz-firefox", firefox_user_prefs=preferences, env=fonts
+            )
         yield started
         started.close()
 
