@@ -20,7 +20,7 @@ def policy_loss(logp, old_logp, advantage, weight, *, low, high, denominator):
     return -losses.weighted_mean(gain, weight, denominator=denominator)
 
 
-def clip_loss(ratio, advantage, *, low=0.2, high=0.2):
+def clip_loss(ratio, advantage, low=0.2, high=0.2):
     """The surrogate of one token whose ratio is ``ratio``, and its gradient by the log-prob."""
     logp = tensor(math.log(ratio)).requires_grad_()
     loss = policy_loss(logp, tensor(0.0), tensor(advantage), tensor(1.0), low=low, high=high, denominator=1)
@@ -29,27 +29,21 @@ def clip_loss(ratio, advantage, *, low=0.2, high=0.2):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient"),
+    ("ratio", "advantage", "clip", "loss", "gradient"),
     [
-        (1.0, 2.0, -2.0, -2.0),  # ratio 1: plain policy gradient, -A
-        (1.1, 2.0, -2.2, -2.2),  # inside: -r A, gradient -r A
-        (1.5, 2.0, -2.4, 0.0),  # wanted up and above 1.2: min(3.0, 2.4), no gradient
-        (0.5, 2.0, -1.0, -1.0),  # wanted up but below: min(1.0, 1.6) keeps pushing up
-        (0.5, -2.0, 1.6, 0.0),  # wanted down and below 0.8: min(-1.0, -1.6), no gradient
-        (1.5, -2.0, 3.0, 3.0),  # wanted down but above: min(-3.0, -2.4) keeps pushing down
+        (1.0, 2.0, (0.2, 0.2), -2.0, -2.0),  # ratio 1: plain policy gradient, -A
+        (1.1, 2.0, (0.2, 0.2), -2.2, -2.2),  # inside: -r A, gradient -r A
+        (1.5, 2.0, (0.2, 0.2), -2.4, 0.0),  # wanted up and above 1.2: min(3.0, 2.4), no gradient
+        (0.5, 2.0, (0.2, 0.2), -1.0, -1.0),  # wanted up but below: min(1.0, 1.6) keeps pushing up
+        (0.5, -2.0, (0.2, 0.2), 1.6, 0.0),  # wanted down and below 0.8: min(-1.0, -1.6), no gradient
+        (1.5, -2.0, (0.2, 0.2), 3.0, 3.0),  # wanted down but above: min(-3.0, -2.4) keeps pushing down
+        (1.25, 1.0, (0.2, 0.28), -1.25, -1.25),  # the clip may be wider above than below
+        (1.25, 1.0, (0.2, 0.2), -1.2, 0.0),
+        (7.0, 1.0, (1.0, math.inf), -7.0, -7.0),  # an open interval never clips
     ],
 )
-def test_the_clipped_surrogate_by_hand(ratio, advantage, loss, gradient):
-    assert clip_loss(ratio, advantage) == pytest.approx((loss, gradient), abs=1e-12)
-
-
-def test_the_clip_may_be_wider_above_than_below():
-    assert clip_loss(1.25, 1.0, high=0.28) == pytest.approx((-1.25, -1.25))
-    assert clip_loss(1.25, 1.0, high=0.2) == pytest.approx((-1.2, 0.0))
-
-
-def test_an_open_interval_never_clips():
-    assert clip_loss(7.0, 1.0, low=1.0, high=math.inf) == pytest.approx((-7.0, -7.0))
+def test_the_clipped_surrogate_by_hand(ratio, advantage, clip, loss, gradient):
+    assert clip_loss(ratio, advantage, *clip) == pytest.approx((loss, gradient), abs=1e-12)
 
 
 def test_at_ratio_one_the_gradient_is_the_plain_policy_gradient():
@@ -78,22 +72,18 @@ def test_policy_metrics_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("value", "old_value", "returns", "loss"),
+    ("value", "old_value", "returns", "clip", "loss"),
     [
-        (1.0, 1.0, 3.0, 2.0),  # 0.5 * (1-3)²
-        (2.0, 1.0, 3.0, 0.5 * 1.8**2),  # clipped to 1.2: max(1, 1.8²)
-        (2.0, 1.0, 0.0, 2.0),  # max(2², 1.2²): unclipped is worse
-        (0.0, 1.0, -1.0, 0.5 * 1.8**2),  # clipped to 0.8: max(1, 1.8²)
+        (1.0, 1.0, 3.0, 0.2, 2.0),  # 0.5 * (1-3)²
+        (2.0, 1.0, 3.0, 0.2, 0.5 * 1.8**2),  # clipped to 1.2: max(1, 1.8²)
+        (2.0, 1.0, 0.0, 0.2, 2.0),  # max(2², 1.2²): unclipped is worse
+        (0.0, 1.0, -1.0, 0.2, 0.5 * 1.8**2),  # clipped to 0.8: max(1, 1.8²)
+        (2.0, 1.0, 5.0, None, 4.5),  # without a clip half the squared error
     ],
 )
-def test_the_clipped_value_loss_by_hand(value, old_value, returns, loss):
-    found = losses.clipped_value_loss(tensor(value), tensor(old_value), tensor(returns), tensor(1.0), clip=0.2, denominator=1)
-    assert found.item() == pytest.approx(loss)
-
-
-def test_a_value_loss_without_clip_is_half_the_squared_error():
-    found = losses.clipped_value_loss(tensor(2.0), tensor(1.0), tensor(5.0), tensor(1.0), clip=None, denominator=1)
-    assert found.item() == pytest.approx(4.5)
+def test_the_clipped_value_loss_by_hand(value, old_value, returns, clip, loss):
+    numbers = tensor(value), tensor(old_value), tensor(returns), tensor(1.0)
+    assert losses.clipped_value_loss(*numbers, clip=clip, denominator=1).item() == pytest.approx(loss)
 
 
 def test_value_metrics_by_hand():

@@ -10,12 +10,8 @@ from torch.autograd import gradcheck
 from penstock.algos import pair_losses as losses
 from penstock.algos.pair_losses import PAIR_LOSSES
 
-
-def sig(x):
-    return 1 / (1 + math.exp(-x))
-
-
 LN3 = math.log(3)  # sigmoid(ln 3) = 3/4
+SIG1 = 1 / (1 + math.exp(-1))
 
 # name, chosen, rejected, beta, more, loss: with beta 0.5 a gap of 2 ln 3 is a margin of ln 3.
 BY_HAND = [
@@ -38,14 +34,7 @@ BY_HAND = [
     ("exo", 0.0, 0.0, 0.5, (0.25,), 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)),
     ("nca", 2 * LN3, -2 * LN3, 0.5, (), math.log(4 / 3) + 0.5 * math.log(4) + 0.5 * math.log(4 / 3)),
     ("discopop", 0.0, 0.0, 0.5, (), 0.5 * math.log(2) + 0.5),
-    (
-        "discopop",
-        0.1,
-        0.0,
-        0.5,
-        (),
-        (1 - sig(1)) * math.log1p(math.exp(-0.05)) + sig(1) * math.exp(-0.05),  # 0.05 / 0.05 = 1
-    ),
+    ("discopop", 0.1, 0.0, 0.5, (), (1 - SIG1) * math.log1p(math.exp(-0.05)) + SIG1 * math.exp(-0.05)),  # 0.05 / 0.05 = 1
     ("bco", 2 * LN3 + 1, 1.0, 0.5, (tensor(1.0),), math.log(4 / 3) + math.log(2)),
 ]
 
@@ -120,18 +109,21 @@ def test_conservative_dpo_is_least_where_the_model_believes_a_label_as_much_as_i
     assert chosen.grad.item() == pytest.approx(0.0, abs=1e-12)
 
 
-def test_simpo_by_hand():
-    # 2 * (-0.5 - -1.5) - 1 = 1
-    assert losses.simpo(tensor(-0.5), tensor(-1.5), 2.0, 1.0).item() == pytest.approx(math.log1p(math.exp(-1)))
-
-
-def test_log_odds_by_hand():
-    assert losses.log_odds(tensor(math.log(0.75), math.log(0.5))).tolist() == pytest.approx([LN3, 0.0])
-
-
-def test_the_odds_ratio_by_hand():
-    found = losses.odds_ratio(tensor(math.log(0.75)), tensor(math.log(0.5)))
-    assert found.item() == pytest.approx(math.log(4 / 3))
+@pytest.mark.parametrize(
+    ("function", "arguments", "loss"),
+    [
+        (losses.simpo, (tensor(-0.5), tensor(-1.5), 2.0, 1.0), math.log1p(math.exp(-1))),  # 2 * (-0.5 - -1.5) - 1 = 1
+        (losses.log_odds, (tensor(math.log(0.75)),), LN3),
+        (losses.log_odds, (tensor(math.log(0.5)),), 0.0),
+        (losses.odds_ratio, (tensor(math.log(0.75)), tensor(math.log(0.5))), math.log(4 / 3)),
+        (losses.prospect, (tensor(2 * LN3), tensor(1.0), tensor(0.0), 0.5), 0.25),
+        (losses.prospect, (tensor(2 * LN3), tensor(0.0), tensor(0.0), 0.5), 0.75),
+        (losses.prospect, (tensor(2 * LN3 + 1), tensor(1.0), tensor(1.0), 0.5), 0.25),
+        (losses.prospect, (tensor(1.0), tensor(0.0), tensor(1.0), 0.5), 0.5),
+    ],
+)
+def test_what_is_made_of_log_probs_alone_by_hand(function, arguments, loss):
+    assert function(*arguments).item() == pytest.approx(loss)
 
 
 def test_a_certain_completion_has_finite_odds():
@@ -140,14 +132,6 @@ def test_a_certain_completion_has_finite_odds():
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(certain.grad).all()
-
-
-@pytest.mark.parametrize(
-    ("ratio", "desirable", "baseline", "loss"),
-    [(2 * LN3, 1.0, 0.0, 0.25), (2 * LN3, 0.0, 0.0, 0.75), (2 * LN3 + 1, 1.0, 1.0, 0.25), (1.0, 0.0, 1.0, 0.5)],
-)
-def test_the_prospect_loss_by_hand(ratio, desirable, baseline, loss):
-    assert losses.prospect(tensor(ratio), tensor(desirable), tensor(baseline), 0.5).item() == pytest.approx(loss)
 
 
 def test_gradients_without_a_reference_match_finite_differences():

@@ -10,15 +10,21 @@ from torch.autograd import gradcheck
 from penstock.algos.preference import accuracy, binary_label_loss, bradley_terry_loss, pairs
 from penstock.core.errors import TrainingError
 
+LN3 = math.log(3)  # sigmoid(ln 3) = 3/4, sigmoid(-ln 3) = 1/4
+
 
 @pytest.mark.parametrize(
     ("chosen", "rejected", "options", "loss"),
     [
         (0.0, 0.0, {}, math.log(2)),
-        (math.log(3), 0.0, {}, math.log(4 / 3)),  # sigmoid(ln 3) = 3/4
-        (0.0, math.log(3), {}, math.log(4)),  # sigmoid(-ln 3) = 1/4
-        (math.log(3) + 1, 0.0, {"margin": 1.0}, math.log(4 / 3)),
+        (LN3, 0.0, {}, math.log(4 / 3)),
+        (0.0, LN3, {}, math.log(4)),
+        (-1e4, 1e4, {}, 2e4),  # a huge error stays finite
+        (LN3 + 1, 0.0, {"margin": 1.0}, math.log(4 / 3)),
         (1.0, 1.0, {"centring": 0.1}, math.log(2) + 0.4),  # 0.1 * (1 + 1)²
+        (LN3, 0.0, {"probability": tensor(0.75)}, 0.75 * math.log(4 / 3) + 0.25 * math.log(4)),
+        (LN3, 0.0, {"probability": tensor(0.0)}, math.log(4)),  # the other one is certainly better
+        (0.0, 0.0, {"probability": tensor(0.3)}, math.log(2)),
     ],
 )
 def test_bradley_terry_by_hand(chosen, rejected, options, loss):
@@ -30,26 +36,21 @@ def test_a_margin_may_differ_by_pair():
     assert loss.item() == pytest.approx(math.log(2))
 
 
+@pytest.mark.parametrize(
+    ("score", "label", "loss"), [(LN3, 1.0, math.log(4 / 3)), (LN3, 0.0, math.log(4)), (0.0, 0.5, math.log(2))]
+)
+def test_the_label_loss_by_hand(score, label, loss):
+    assert binary_label_loss(tensor(score), tensor(label), denominator=1).item() == pytest.approx(loss)
+
+
 def test_centring_pulls_the_pair_to_a_mean_of_zero():
     chosen = tensor(1.0).requires_grad_()
     bradley_terry_loss(chosen, tensor(1.0), denominator=1, centring=0.1).backward()
     assert chosen.grad.item() == pytest.approx(-0.5 + 0.4)  # -(1 - sigmoid(0)) + 2 * 0.1 * (1 + 1)
 
 
-def test_a_huge_margin_of_error_stays_finite():
-    assert bradley_terry_loss(tensor(-1e4), tensor(1e4), denominator=1).item() == pytest.approx(2e4)
-
-
 def test_accuracy_counts_a_tie_as_one_half():
     assert accuracy(tensor(2.0, 1.0, 0.0) - tensor(1.0, 1.0, 1.0), denominator=3).item() == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("score", "label", "loss"),
-    [(math.log(3), 1.0, math.log(4 / 3)), (math.log(3), 0.0, math.log(4)), (0.0, 0.5, math.log(2))],
-)
-def test_the_label_loss_by_hand(score, label, loss):
-    assert binary_label_loss(tensor(score), tensor(label), denominator=1).item() == pytest.approx(loss)
 
 
 def test_gradients_match_finite_differences():
@@ -74,19 +75,6 @@ def test_shapes_that_do_not_match_and_empty_batches_are_refused(function):
         function(tensor(1.0), tensor(1.0, 2.0), denominator=1)
     with pytest.raises(TrainingError, match="nothing to train on"):
         function(tensor(1.0), tensor(1.0), denominator=0)
-
-
-@pytest.mark.parametrize(
-    ("gap", "probability", "loss"),
-    [
-        (math.log(3), 0.75, 0.75 * math.log(4 / 3) + 0.25 * math.log(4)),
-        (math.log(3), 0.0, math.log(4)),  # the other one is certainly better
-        (0.0, 0.3, math.log(2)),
-    ],
-)
-def test_soft_labels_by_hand(gap, probability, loss):
-    found = bradley_terry_loss(tensor(gap), tensor(0.0), denominator=1, probability=tensor(probability))
-    assert found.item() == pytest.approx(loss)
 
 
 def test_a_soft_label_is_met_where_the_model_believes_it():

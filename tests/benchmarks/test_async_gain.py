@@ -32,8 +32,9 @@ def test_lengths_have_the_mean_and_the_spread_of_their_distribution(lengths: Len
 
 def test_lengths_and_waits_depend_on_key_and_seed_alone() -> None:
     first, again, other = (Conditions("lognormal", seed=seed, wait=0.3) for seed in (1, 1, 2))
-    assert [(first.length(key), first.waits(key)) for key in KEYS] == [(again.length(key), again.waits(key)) for key in KEYS]
-    assert [first.length(key) for key in KEYS] != [other.length(key) for key in KEYS]
+    some = KEYS[:100]
+    assert [(first.length(key), first.waits(key)) for key in some] == [(again.length(key), again.waits(key)) for key in some]
+    assert [first.length(key) for key in some] != [other.length(key) for key in some]
     assert np.mean([first.waits(key) for key in KEYS]) == pytest.approx(0.3, rel=0.05)
 
 

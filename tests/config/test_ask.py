@@ -20,12 +20,8 @@ def ask(**fields):
 
 
 def test_a_run_that_asks_travels_as_plain_values():
-    people = (
-        Simulated(name="ann"),
-        Simulated(name="ben"),
-        Judge(name="j", reward=TRUTH),
-        ServedJudge(name="s", url="http://x"),
-    )
+    simulated = Simulated(name="ann"), Simulated(name="ben")
+    people = (*simulated, Judge(name="j", reward=TRUTH), ServedJudge(name="s", url="http://x"))
     run = Run(name="r", stages=(ask(annotators=people, truth=TRUTH, overlap=2),))
     assert parse(Run, plain(run)) == run
 
@@ -49,11 +45,6 @@ def test_a_stage_that_asks_computes_in_the_type_of_whoever_trained_what_it_asks_
     assert about("@second", *stages) == about("@ask", *stages) == "bfloat16"
     assert about("elsewhere", *stages) == "mixed"
     assert about("elsewhere") == "float32"
-
-
-def test_an_algorithm_is_no_stage():
-    with pytest.raises(SpecError, match="is no stage"):
-        Run(name="r", stages=(Simulated(name="ann"),))
 
 
 @pytest.mark.parametrize(
@@ -80,6 +71,11 @@ def test_an_impossible_stage_is_refused_with_the_fix(fields, message):
         ask(**fields)
 
 
-def test_scorers_must_be_earlier_stages():
-    with pytest.raises(SpecError, match='"@a" names no earlier stage'):
-        Run(name="r", stages=(ask(scorers="@a"),))
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [(Simulated(name="ann"), "is no stage"), (ask(scorers="@a"), '"@a" names no earlier stage')],
+    ids=["an annotator", "scorers of no earlier stage"],
+)
+def test_what_is_no_stage_of_a_run_is_refused(stage, message):
+    with pytest.raises(SpecError, match=message):
+        Run(name="r", stages=(stage,))

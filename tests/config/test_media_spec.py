@@ -31,9 +31,22 @@ def test_a_run_comes_back_from_json_with_what_its_models_see():
     assert run.stages[1].model.media == Vision(frozen=False)
 
 
-def test_a_mark_in_the_prompt_of_a_model_that_reads_text_alone_is_refused():
-    with pytest.raises(SpecError, match=r"grpo: <image> is in the prompt, and .* alone; set model.media=Vision\(\)"):
-        replace(see().stages[1], model=ModelSpec(path="@sft"))
+HEARD = {"prompt": "<audio>{{ question }}"}
+
+
+@pytest.mark.parametrize(
+    ("media", "data", "message"),
+    [
+        (None, {}, r"grpo: <image> is in the prompt, and .* alone; set model.media=Vision\(\)"),
+        (Hearing(), {}, r"<image> is in the prompt, and the model has model.media=Hearing\(\)"),
+        (Vision(), HEARD, r"<audio> is in the prompt, .*; set model.media=Hearing\(\)"),
+    ],
+    ids=["of a model that reads text alone", "of a model that hears", "a sound of a model that sees"],
+)
+def test_a_mark_in_the_prompt_that_the_model_does_not_read_is_refused(media, data, message):
+    stage = see().stages[1]
+    with pytest.raises(SpecError, match=message):
+        replace(stage, model=ModelSpec(path="@sft", media=media), data=replace(stage.data, **data))
 
 
 @pytest.mark.parametrize(
@@ -59,16 +72,6 @@ def test_what_is_supported_is_not_refused():
     assert replace(stage, algorithm=PPO(), learner=replace(stage.learner, critic="shared")).model.media
 
 
-def test_encoder_decoders_do_not_see():
-    with pytest.raises(SpecError, match="media are read by decoders"):
-        ModelSpec(architecture="encoder-decoder", media=Vision())
-
-
-def test_something_else_than_a_vision_is_refused():
-    with pytest.raises(SpecError, match=r"model\.media is neither Vision nor Hearing"):
-        ModelSpec(media=LoRA())
-
-
 @pytest.mark.parametrize(
     "changes",
     [{"runtime": "ray"}, {"runtime": "procs", "roles": RolesSpec(engine=SGLang())}],
@@ -91,28 +94,18 @@ def test_vllm_is_sent_pictures_and_no_sounds():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "fields", "message"),
     [
-        (lambda: Vision(frames=-1), "vision.frames=-1 is negative"),
-        (lambda: Vision(fps=-1), "vision.fps=-1 is negative"),
-        (lambda: Hearing(rate=8001), "hearing.rate=8001: use a multiple of 50"),
-        (lambda: Hearing(seconds=0), "hearing.seconds=0 is no length of a sound"),
+        (Vision, {"frames": -1}, "vision.frames=-1 is negative"),
+        (Vision, {"fps": -1}, "vision.fps=-1 is negative"),
+        (Vision, {"pixels": -1}, "vision.pixels=-1 is negative"),
+        (Hearing, {"rate": 8001}, "hearing.rate=8001: use a multiple of 50"),
+        (Hearing, {"seconds": 0}, "hearing.seconds=0 is no length of a sound"),
+        (ModelSpec, {"architecture": "encoder-decoder", "media": Vision()}, "media are read by decoders"),
+        (ModelSpec, {"media": LoRA()}, "model.media is neither Vision nor Hearing"),
     ],
 )
-def test_impossible_media_are_refused(make, message):
+def test_impossible_media_are_refused(make, fields, message):
     with pytest.raises(SpecError) as refused:
-        make()
+        make(**fields)
     assert message in str(refused.value)
-
-
-def test_a_mark_that_the_model_does_not_read_is_refused():
-    stage = see().stages[1]
-    with pytest.raises(SpecError, match=r"<image> is in the prompt, and the model has model.media=Hearing\(\)"):
-        replace(stage, model=ModelSpec(path="@sft", media=Hearing()))
-    with pytest.raises(SpecError, match=r"<audio> is in the prompt, .*; set model.media=Hearing\(\)"):
-        replace(stage, data=replace(stage.data, prompt="<audio>{{ question }}"))
-
-
-def test_a_negative_number_of_pixels_is_refused():
-    with pytest.raises(SpecError, match=r"vision\.pixels=-1 is negative"):
-        Vision(pixels=-1)

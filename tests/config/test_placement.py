@@ -17,8 +17,6 @@ from penstock.config.strategies import DDP
 from penstock.core.errors import SpecError
 
 DATA = DataSpec(source="rows.jsonl")
-
-
 SPLIT, ONE = Split(), LearnerSpec()
 
 
@@ -103,12 +101,9 @@ def test_a_file_says_resources_and_who_shares_a_node() -> None:
         (["reference-0"], {"CPU": 1.0}),
     ]
     assert bundles(made).find("reward-0") == (0, Resources(cpus=0.5, node="big"))
+    assert Bundle({"reward-0": Resources(cpus=0)}).total == {}, "a bundle may take nothing"
     with pytest.raises(SpecError, match="no process generator-7"):
         bundles(made).find("generator-7")
-
-
-def test_a_bundle_may_take_nothing() -> None:
-    assert Bundle({"reward-0": Resources(cpus=0)}).total == {}
 
 
 def test_ranks_stay_with_the_learner_unless_the_file_places_them() -> None:

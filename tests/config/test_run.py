@@ -83,10 +83,7 @@ def offline(**changes):
             lambda: Run(name="r", stages=(offline(), online(rewards=(RewardSpec(function="model:@rm"),)))),
             '"@rm" names no earlier stage; earlier: sft',
         ),
-        (
-            lambda: Run(name="r", stages=(online(model=ModelSpec(path="@sft")), offline())),
-            '"@sft" names no earlier stage',
-        ),
+        (lambda: Run(name="r", stages=(online(model=ModelSpec(path="@sft")), offline())), '"@sft" names no earlier stage'),
     ],
 )
 def test_an_impossible_combination_names_its_fix(make, fix):
@@ -104,12 +101,17 @@ def test_references_include_the_models_behind_rewards_of_an_evaluation():
     assert online(evaluation=held_out).models() == ["", "@rm"]
 
 
-def test_ppo_with_a_critic_is_accepted():
-    assert online(algorithm=PPO(), learner=LearnerSpec(critic="separate"), samples=1).samples == 1
-
-
-def test_a_clipped_loss_may_lag():
-    assert online(max_lag=4, algorithm=GRPO(clip=(0.2, 0.28))).max_lag == 4
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": PPO(), "learner": LearnerSpec(critic="separate"), "samples": 1},
+        {"max_lag": 4, "algorithm": GRPO(clip=(0.2, 0.28))},
+    ],
+    ids=["PPO with a critic, of one sample", "a lag of a clipped loss"],
+)
+def test_what_goes_together_is_accepted(changes):
+    made = online(**changes)
+    assert {name: getattr(made, name) for name in changes} == changes
 
 
 def test_a_spec_cannot_be_changed_in_place():

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 
+@pytest.mark.usefixtures("cold")  # what is set before torch is loaded
 @pytest.mark.parametrize(
     ("given", "expected"),
     [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],

@@ -17,8 +17,7 @@ from penstock.observe.lanes import read_lane, read_lanes
 class Clock:
     """A clock that a test sets."""
 
-    def __init__(self, time=1000.0):
-        self.time = time
+    time = 1000.0
 
     def __call__(self):
         return self.time
@@ -53,6 +52,8 @@ def test_a_block_is_recorded_with_its_fields(spans, clock):
     spans.flush()
     (span,) = read_lane(spans.path).spans
     assert span == Span("train", 1000.0, 1002.0, 2.0, 1, {"step": 3})
+    line = spans.path.read_text().splitlines()[-1]
+    assert json.loads(line) == {"name": "train", "start": 1000.0, "end": 1002.0, "step": 3}
 
 
 def test_a_block_that_raises_is_recorded_and_still_raises(spans, clock):
@@ -161,10 +162,10 @@ def test_any_bytes_can_be_read(tmp_path_factory, garbage, lines):
 
 
 def test_a_file_grows_with_the_logarithm_of_time_and_loses_no_second(tmp_path, clock):
-    spans = Spans(tmp_path / "learner.jsonl", "learner", clock, chunk=20_000)
+    spans = Spans(tmp_path / "learner.jsonl", "learner", clock, chunk=10_000)
     sizes = []
     for _ in range(5):
-        for _ in range(4000):
+        for _ in range(2000):
             with spans.span("wait"):
                 clock.time += 0.01
             with spans.span("train", lag={"0": 2, "1": 1}, tokens=3):
@@ -174,12 +175,12 @@ def test_a_file_grows_with_the_logarithm_of_time_and_loses_no_second(tmp_path, c
     spans.close()
     found = read_lane(spans.path).spans
     trained = [span for span in found if span.name == "train"]
-    assert sum(span.busy for span in trained) == pytest.approx(600.0, abs=0.1)
-    assert sum(span.count for span in trained) == 20_000
-    assert sum(span.fields["tokens"] for span in trained) == 60_000
-    assert sum(span.fields["lag"]["1"] for span in trained) == 20_000
+    assert sum(span.busy for span in trained) == pytest.approx(300.0, abs=0.1)
+    assert sum(span.count for span in trained) == 10_000
+    assert sum(span.fields["tokens"] for span in trained) == 30_000
+    assert sum(span.fields["lag"]["1"] for span in trained) == 10_000
     assert sizes[-1] - sizes[-2] < sizes[0] / 2
-    assert sizes[-1] < 400_000
+    assert sizes[-1] < 200_000
 
 
 def test_a_full_disk_ends_the_recording_and_not_the_run(spans, clock):
@@ -262,10 +263,3 @@ def test_a_forked_child_writes_nothing(tmp_path):
         "if child: os.waitpid(child, 0)"
     )
     assert len(path.read_text().splitlines()) == 3
-
-
-def test_fields_that_clash_with_nothing_are_plain_json(spans, clock):
-    spans.add("update", 1000.0, 1000.5, version=3)
-    spans.flush()
-    line = spans.path.read_text().splitlines()[-1]
-    assert json.loads(line) == {"name": "update", "start": 1000.0, "end": 1000.5, "version": 3}

@@ -41,23 +41,21 @@ def test_a_policy_without_tokens_says_so():
         _ = Row({"seen_TO": np.zeros((1, 2)), "action_TD": np.zeros((1, 3))}, np.ones(1, bool)).tokens_T
 
 
-def test_a_terminal_reward_lands_on_the_last_action_token():
-    scored = sample([0, 1, 1, 0], [-1, 0, 0, -1]).scored(2.0)
-    assert scored.reward_T.tolist() == [0, 0, 2, 0]
-    assert scored.reward == 2.0
-
-
-@pytest.mark.parametrize("rewards", [[0.5, -1.0], np.array([0.5, -1.0])])
-def test_rewards_per_token_land_on_the_action_tokens_in_order(rewards):
-    scored = sample([0, 1, 0, 1], [-1, 0, -1, 0]).scored(rewards)
-    assert scored.reward_T.tolist() == [0, 0.5, 0, -1]
-
-
-def test_scoring_leaves_the_original_unscored():
-    original = sample([0, 1], [-1, 0])
-    original.scored(1.0)
-    assert original.reward_T is None
-    assert original.reward is None
+@pytest.mark.parametrize(
+    ("action", "rewards", "expected"),
+    [
+        ([0, 1, 1, 0], 2.0, [0, 0, 2, 0]),
+        ([0, 1, 0, 1], [0.5, -1.0], [0, 0.5, 0, -1]),
+        ([0, 1, 0, 1], np.array([0.5, -1.0]), [0, 0.5, 0, -1]),
+    ],
+    ids=["a terminal one on the last action", "those of tokens in their order", "those of an array"],
+)
+def test_rewards_land_on_action_tokens_of_a_sample_of_its_own(action, rewards, expected):
+    original = sample(action, [-1, 0, 0, 0])
+    scored = original.scored(rewards)
+    assert scored.reward_T.tolist() == expected
+    assert scored.reward == sum(expected)
+    assert (original.reward_T, original.reward) == (None, None)
 
 
 def test_the_wrong_number_of_token_rewards_is_refused():
@@ -70,24 +68,23 @@ def test_a_sample_is_valid_once_scored_and_while_nothing_failed():
     assert not fresh.valid
     assert fresh.scored(0.0).valid
     assert not fresh.scored(0.0).failed("reward math timed out").valid
+    assert not sample([0, 0], [-1, -1]).scored(1.0).valid, "it has no action"
 
 
-def test_a_sample_without_an_action_is_never_valid():
-    assert not sample([0, 0], [-1, -1]).scored(1.0).valid
-
-
-def test_the_oldest_version_looks_at_actions_only():
-    assert sample([0, 1, 1], [-1, 5, 3]).oldest_version == 3
-    assert sample([0, 0], [-1, -1]).oldest_version == -1
-
-
-def test_a_group_is_as_old_as_its_oldest_sample():
-    group = Group(Prompt(KEY, ""), (sample([0, 1], [-1, 4]), sample([0, 1], [-1, 2], 1), sample([0, 0], [-1, -1], 2)))
-    assert group.oldest_version == 2
-
-
-def test_a_group_without_actions_has_no_version():
-    assert Group(Prompt(KEY, ""), ()).oldest_version == -1
+@pytest.mark.parametrize(
+    ("samples", "oldest"),
+    [
+        ([([0, 1, 1], [-1, 5, 3])], 3),
+        ([([0, 0], [-1, -1])], -1),
+        ([([0, 1], [-1, 4]), ([0, 1], [-1, 2]), ([0, 0], [-1, -1])], 2),
+        ([], -1),
+    ],
+    ids=["of its actions", "without an action", "of the oldest sample", "without a sample"],
+)
+def test_the_oldest_version_is_that_of_an_action(samples, oldest):
+    members = tuple(sample(action, versions, place) for place, (action, versions) in enumerate(samples))
+    assert Group(Prompt(KEY, ""), members).oldest_version == oldest
+    assert members[1:] or all(one.oldest_version == oldest for one in members)
 
 
 def test_blame_names_the_boundary_and_keeps_the_cause():
@@ -97,12 +94,9 @@ def test_blame_names_the_boundary_and_keeps_the_cause():
     ):
         _ = 1 / 0
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert isinstance(caught.value, PenstockError), "every error of a user has one base"
 
 
 def test_blame_passes_on_what_already_names_its_boundary():
     with pytest.raises(GenerationError, match=r"^too long$"), blame(RewardError, "elsewhere"):
         raise GenerationError("too long")
-
-
-def test_every_error_of_a_user_has_one_base():
-    assert issubclass(RewardError, PenstockError)

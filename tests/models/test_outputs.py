@@ -14,7 +14,6 @@ from penstock.models.outputs import Teacher, View, WholeVocabulary, computed, re
 from penstock.models.q_heads import HEADS, QHeads
 
 TWO = torch.tensor([[0.0, 2.0], [1.0, 1.0]])
-LOGP = frozenset({"logp"})
 
 
 def view_of(hidden_AH, target_A, logits, vocabulary, *, temperature=1.0, teacher=None, q_heads=None):
@@ -26,19 +25,25 @@ def view_of(hidden_AH, target_A, logits, vocabulary, *, temperature=1.0, teacher
     return view
 
 
-def test_log_probs_and_entropies_by_hand():
-    found = computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2), frozenset({"logp", "entropy"}))
-    assert found["logp"].tolist() == pytest.approx([-0.126928, -0.693147], abs=1e-6)  # -log(1 + e^-2), -log 2
-    assert found["entropy"].tolist() == pytest.approx([0.365334, 0.693147], abs=1e-6)
+def of_two(needs, temperature=1.0):
+    """Outputs of two actions whose logits are written down."""
+    return computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2, temperature=temperature), frozenset(needs))
 
 
-def test_temperature_divides_the_logits():
-    found = computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2, temperature=2.0), LOGP)
-    assert found["logp"].tolist() == pytest.approx([-0.313262, -0.693147], abs=1e-6)  # -log(1 + e^-1)
-
-
-def test_only_what_is_needed_is_computed():
-    assert computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2), LOGP).keys() == {"logp"}
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [
+        (1.0, {"logp": [-0.126928, -0.693147]}),  # -log(1 + e^-2), -log 2
+        (2.0, {"logp": [-0.313262, -0.693147]}),  # -log(1 + e^-1)
+        (1.0, {"logp": [-0.126928, -0.693147], "entropy": [0.365334, 0.693147]}),
+    ],
+    ids=["log-probs alone", "at a temperature", "with entropies"],
+)
+def test_what_is_needed_and_nothing_else_is_computed_by_hand(temperature, expected):
+    found = of_two(expected, temperature)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert found[name].tolist() == pytest.approx(values, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -77,13 +82,12 @@ def test_chunks_change_neither_outputs_nor_gradients(monkeypatch, rows, needs, n
 def test_an_output_of_ones_own_is_computed_where_a_loss_needs_it(monkeypatch):
     monkeypatch.setattr(outputs, "_outputs", dict(outputs._outputs))
     register_output("norm", lambda view, needs: {"norm": view.before_actions(view.hidden_NH).norm(dim=-1)})
-    found = computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2), frozenset({"norm"}))
-    assert found["norm"].tolist() == pytest.approx([2.0, 2**0.5])
+    assert of_two({"norm"})["norm"].tolist() == pytest.approx([2.0, 2**0.5])
 
 
 def test_an_output_that_nobody_registered_is_refused():
     with pytest.raises(TrainingError, match=r'nobody has registered an output "lopg"; known are .*\blogp\b'):
-        computed(view_of(TWO, torch.tensor([1, 0]), lambda hidden: hidden, 2), frozenset({"lopg"}))
+        of_two({"lopg"})
 
 
 def test_two_outputs_of_one_name_are_refused():

@@ -86,6 +86,10 @@ def test_targets_are_never_trained():
     assert all(parameter.requires_grad for parameter in heads.online.parameters())
 
 
+def saved_again(model, folder):
+    return load_model(str(save_model(model, folder / "model")))
+
+
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
 def test_a_folder_keeps_the_heads(architecture, tiny, tmp_path):
     model = tiny(architecture)
@@ -93,14 +97,14 @@ def test_a_folder_keeps_the_heads(architecture, tiny, tmp_path):
         model.add_heads({"q": {}})
         for parameter in model.q_heads.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(parameter.numel()))
-    loaded = load_model(str(save_model(model, tmp_path / "model")))
+    loaded = saved_again(model, tmp_path)
     found, expected = loaded.q_heads.state_dict(), model.q_heads.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_folder_of_a_model_without_heads_has_none(tiny, tmp_path):
-    assert load_model(str(save_model(tiny(), tmp_path / "model"))).q_heads is None
+    assert saved_again(tiny(), tmp_path).q_heads is None
 
 
 def test_heads_that_are_there_are_kept_when_a_stage_adds_them_again(tiny):
@@ -118,7 +122,7 @@ def test_targets_of_loaded_heads_stand_still_until_an_algorithm_asks_for_them(ti
     model.add_heads({"q": {"rate": 1.0, "every": 1}})
     with torch.no_grad():
         model.q_heads.online[0].outer.bias.fill_(7.0)
-    loaded = load_model(str(save_model(model, tmp_path / "model")))
+    loaded = saved_again(model, tmp_path)
     LanguagePolicy(loaded).stepped(1)
     assert not loaded.q_heads.target[0].outer.bias.any()
     loaded.add_heads({"q": {"rate": 1.0, "every": 1}})

@@ -37,32 +37,25 @@ QWEN = {"image_token_id": 7, "video_token_id": 8, "vision_start_token_id": 9}
 TURNS = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
 
 
-def gemma3():
-    return Gemma3Config(
+CONFIGS = {
+    "Gemma3ForCausalLM": lambda: Gemma3Config(
         text_config=TEXT | {"sliding_window": 128}, vision_config=SIGHT, mm_tokens_per_image=4, image_token_index=7
-    )
-
-
-def mistral3():
-    sight = SIGHT | {"model_type": "pixtral", "head_dim": 16}
-    return Mistral3Config(text_config=TEXT | {"model_type": "mistral"}, vision_config=sight, image_token_index=7)
-
-
-def qwen2_5_vl():
-    return Qwen2_5_VLConfig(text_config=TEXT | {"rope_parameters": TURNS}, vision_config=QWEN_SIGHT, **QWEN)
-
-
-def qwen3_vl():
-    turns, sight = TURNS | {"mrope_interleaved": True}, QWEN_SIGHT | {"deepstack_visual_indexes": [0]}
-    return Qwen3VLConfig(text_config=TEXT | {"rope_parameters": turns}, vision_config=sight, **QWEN)
-
-
-CLASSES = {
-    gemma3: "Gemma3ForCausalLM",
-    mistral3: "MistralForCausalLM",
-    qwen2_5_vl: "Qwen2ForCausalLM",
-    qwen3_vl: "Qwen3ForCausalLM",
+    ),
+    "MistralForCausalLM": lambda: Mistral3Config(
+        text_config=TEXT | {"model_type": "mistral"},
+        vision_config=SIGHT | {"model_type": "pixtral", "head_dim": 16},
+        image_token_index=7,
+    ),
+    "Qwen2ForCausalLM": lambda: Qwen2_5_VLConfig(
+        text_config=TEXT | {"rope_parameters": TURNS}, vision_config=QWEN_SIGHT, **QWEN
+    ),
+    "Qwen3ForCausalLM": lambda: Qwen3VLConfig(
+        text_config=TEXT | {"rope_parameters": TURNS | {"mrope_interleaved": True}},
+        vision_config=QWEN_SIGHT | {"deepstack_visual_indexes": [0]},
+        **QWEN,
+    ),
 }
+"""Models that also see, by the class of their part for text."""
 
 
 def saved(config, folder, factory=AutoModelForImageTextToText):
@@ -74,12 +67,12 @@ def saved(config, folder, factory=AutoModelForImageTextToText):
     return network.eval()
 
 
-@pytest.mark.parametrize("made", CLASSES, ids=lambda made: made.__name__)
-def test_a_model_that_also_sees_is_loaded_for_its_text(made, tmp_path):
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_model_that_also_sees_is_loaded_for_its_text(kind, tmp_path):
     """Its log-probs of text are those of the whole model; saved, anybody reads it as the causal language model that it is."""
-    whole = saved(made(), tmp_path / "whole")
+    whole = saved(CONFIGS[kind](), tmp_path / "whole")
     model = load_model(str(tmp_path / "whole"))
-    assert type(model.network).__name__ == CLASSES[made]
+    assert type(model.network).__name__ == kind
     tokens = TOKENIZER("the quick brown fox jumps")["input_ids"]
     theirs = whole(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
     expected = theirs[:-1].gather(-1, torch.tensor(tokens[1:])[:, None])[:, 0].detach().numpy()
@@ -92,7 +85,7 @@ def test_a_model_that_also_sees_is_loaded_for_its_text(made, tmp_path):
 
 
 def test_a_reward_model_starts_from_the_text_part(tmp_path):
-    saved(gemma3(), tmp_path)
+    saved(CONFIGS["Gemma3ForCausalLM"](), tmp_path)
     ours, lm = load_model(str(tmp_path), "score"), dict(load_model(str(tmp_path)).policy_weights())
     assert {name for name, _ in ours.policy_weights()} - set(lm) == {"score.weight"}
     assert all(torch.equal(tensor, lm[name]) for name, tensor in ours.policy_weights() if name in lm)

@@ -29,23 +29,22 @@ def test_settings_that_learn_are_passed_over_in_silence():
     assert said(None, learning_rate=1e-6) == []
 
 
-@pytest.mark.parametrize("rate", [3e-4, 1e-3])
-def test_a_high_rate_for_own_samples_is_warned_of(rate):
-    (line,) = said(SMALL, learning_rate=rate, schedule="linear", warmup=10)
-    assert f"learning_rate={rate:g}" in line
+@pytest.mark.parametrize(
+    ("rate", "schedule", "warmup", "says"),
+    [
+        (3e-4, "linear", 10, "learning_rate=0.0003"),
+        (1e-3, "linear", 10, "learning_rate=0.001"),
+        (1e-4, "constant", 10, "schedule=constant"),
+        (1e-4, "linear", 0, "warmup=0"),
+    ],
+    ids=["for own samples", "far too high", "that never falls", "without warm-up"],
+)
+def test_a_high_rate_is_warned_of(rate, schedule, warmup, says):
+    (line,) = said(SMALL, learning_rate=rate, schedule=schedule, warmup=warmup)
+    assert says in line
 
 
 def test_a_large_model_s_rate_is_high_where_a_small_one_s_is_not():
     settings = {"learning_rate": 1e-4, "schedule": "linear", "warmup": 10}
     assert any("learning_rate=0.0001" in line for line in said(None, **settings))
     assert said(None, lora=LoRA(), **settings) == []
-
-
-def test_a_high_rate_that_never_falls_is_warned_of():
-    (line,) = said(SMALL, learning_rate=1e-4, schedule="constant", warmup=10)
-    assert "schedule=constant" in line
-
-
-def test_a_high_rate_without_warm_up_is_warned_of():
-    (line,) = said(SMALL, learning_rate=1e-4, schedule="linear")
-    assert "warmup=0" in line
