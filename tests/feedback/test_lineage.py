@@ -3,15 +3,13 @@
 import json
 
 import pytest
-from feedback_examples import HandClock, answer, pair
+from feedback_examples import answer, answers, enrol, pair
 
 from penstock.feedback.asking import Asked, write
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import content_hash, preference_pairs, snapshot
 from penstock.feedback.lineage import behind, influence, origins, recorded, runs_in, told
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Item, Response, Task
-from penstock.feedback.store import Store
+from penstock.feedback.records import Item, Response, Task
 
 
 def stage(name, kind="Offline", source="", model="@sft", **more):
@@ -26,11 +24,9 @@ def stage(name, kind="Offline", source="", model="@sft", **more):
 
 
 @pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "feedback.db", QueuePolicy(held=50), now=HandClock()) as opened:
-        for name in ("ann", "ben"):
-            opened.enrol(Annotator(name))
-        yield opened
+def store(store):
+    enrol(store, "ann", "ben")
+    return store
 
 
 @pytest.fixture
@@ -41,8 +37,7 @@ def voted(store, tmp_path):
     task = Task(item=Item("p", responses))
     late = pair("late")
     store.ask([task, late])
-    answer(store, task.id, "ann")
-    answer(store, task.id, "ben")
+    answers(store, [task.id], "ann", "ben")
     taken = snapshot(store)
     answer(store, late.id, "ann")
     folder = tmp_path / "r"

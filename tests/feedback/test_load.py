@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from feedback_examples import PLAIN, enrol, vote
 
 pytest.importorskip("starlette", reason="needs the extra feedback")
 pytest.importorskip("uvicorn", reason="needs the extra feedback")
@@ -15,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from feedback_load import Load, check, item, measure, most_at_once
 
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Submission, Task
+from penstock.feedback.records import Task
 from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.store import Store
 
@@ -33,12 +33,12 @@ def test_no_vote_is_lost_or_doubled_when_the_service_is_killed_under_load(place)
 def voted(folder: Path) -> tuple[str, int]:
     """A store with one vote, and its sequence."""
     place = str(folder / "f.db")
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0)) as store:
-        store.enrol(Annotator("ann"))
+    with Store.open(place, PLAIN) as store:
+        enrol(store, "ann")
         [task] = store.ask([Task(item=item(0), overlap=1)])
         order = store.next_task("ann").order
         right = 2 if order[0] == 0 else -2
-        event = store.submit(Submission("vote", task, "ann", stored_key("key-0001", "ann"), {"preference": right}))
+        event = store.submit(vote(task, "ann", stored_key("key-0001", "ann"), right))
     return place, event.sequence
 
 
@@ -65,7 +65,7 @@ def test_the_benchmark_finds_what_is_lost_altered_or_added(tmp_path, acknowledge
 
 def test_the_most_judgements_at_a_time_forget_none_that_was_taken_back(tmp_path):
     place, sequence = voted(tmp_path)
-    with Store.open(place, QueuePolicy(gold_share=0, repeat_share=0)) as store:
+    with Store.open(place, PLAIN) as store:
         store.undo("ann", "u1", sequence)
         events = store.events()
     assert list(most_at_once(events).values()) == [1]

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from feedback_examples import answer, enrol, everything
+from feedback_examples import answers, asked, enrol, everything
 
 from media_examples import png, wav
 from penstock.cli.main import main
@@ -19,7 +19,6 @@ from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import preference_pairs, snapshot
 from penstock.feedback.judgements import unit_of
 from penstock.feedback.records import Item, Response, Task
-from penstock.feedback.store import Store
 from penstock.runtime.judging import group_of
 from penstock.runtime.stages.ask import response
 
@@ -36,10 +35,9 @@ def picture_pair(**fields):
 
 
 @pytest.fixture
-def store(tmp_path):
-    with Store.open(tmp_path / "f.db") as store:
-        enrol(store, "alice", "bob")
-        yield store
+def store(store):
+    enrol(store, "alice", "bob")
+    return store
 
 
 @pytest.fixture
@@ -67,15 +65,17 @@ def test_a_task_with_media_comes_back_whole(store):
     assert store.task(name) == task
 
 
-def test_without_the_bytes_nothing_is_asked(store):
-    with pytest.raises(FeedbackError, match="not in this store; give its bytes"):
-        store.ask([picture_pair()])
-    assert store.tasks() == []
-
-
-def test_other_bytes_than_the_name_says_are_refused(store):
-    with pytest.raises(DataError, match="other bytes"):
-        store.ask([picture_pair()], lambda blob: b"\x89PNG" + bytes(blob.size - 4))
+@pytest.mark.parametrize(
+    ("give", "error", "said"),
+    [
+        (None, FeedbackError, "not in this store; give its bytes"),
+        (lambda blob: b"\x89PNG" + bytes(blob.size - 4), DataError, "other bytes"),
+    ],
+    ids=["none", "others than the name says"],
+)
+def test_without_the_bytes_nothing_is_asked(store, give, error, said):
+    with pytest.raises(error, match=said):
+        store.ask([picture_pair()], give)
     assert store.tasks() == []
 
 
@@ -88,41 +88,37 @@ def test_pictures_are_the_unit_of_a_vote(store):
 
 
 def test_a_vote_on_pictures_is_exported_with_their_names(store):
-    [task] = store.ask([picture_pair()], contents)
-    for name in ("alice", "bob"):
-        answer(store, task, name, preference=-1)
+    answers(store, store.ask([picture_pair()], contents), "alice", "bob", preference=-1)
     [row] = preference_pairs(snapshot(store))
     assert (row["chosen"], row["rejected"]) == ("", "")
     assert [one["hash"] for one in row["media"]["chosen"]] == [BLACK.hash]
     assert [one["hash"] for one in row["media"]["rejected"]] == [WHITE.hash]
 
 
-def test_a_file_asks_about_its_media(folder, store):
-    row = {"prompt": "Draw night.", "media": ["day.png", "night.png"], "prompt_media": "beep.wav"}
-    assert ask(folder, row) == 0
-    [task] = map(store.task, store.tasks())
-    assert (task.form, task.item.blobs) == ("pair", (SOUND,))
-    assert [one.blobs for one in task.item.responses] == [(WHITE,), (BLACK,)]
+NIGHT = "data:image/png;base64," + base64.b64encode(png(0)).decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "blobs"),
+    [
+        ("q.jsonl", '{"prompt": "p", "media": ["day.png", "night.png"], "prompt_media": "beep.wav"}', [(WHITE,), (BLACK,)]),
+        ("q.jsonl", f'{{"prompt": "p", "responses": ["a night", "a day"], "media": ["{NIGHT}", null]}}', [(BLACK,), ()]),
+        ("q.csv", "prompt,media_1,media_2\np,day.png,night.png\n", [(WHITE,), (BLACK,)]),
+    ],
+    ids=["paths", "a data URL", "cells"],
+)
+def test_a_file_asks_about_its_media(folder, store, name, content, blobs):
+    (folder / name).write_text(content)
+    assert main(["feedback", "ask", str(folder / "f.db"), str(folder / name)]) == 0
+    [task] = asked(store)
+    assert (task.form, task.item.blobs) == ("pair", (SOUND,) if "beep" in content else ())
+    assert [one.blobs for one in task.item.responses] == blobs
 
 
 def test_what_is_asked_already_is_not_asked_again(folder, store):
     row = {"prompt": "Draw night.", "responses": ["", ""], "media": ["day.png", "night.png"]}
     assert ask(folder, row) == ask(folder, row, {**row, "media": ["night.png", "day.png"]}) == 0
     assert len(store.tasks()) == 1
-
-
-def test_cells_of_csv_name_media(folder, store):
-    (folder / "q.csv").write_text("prompt,media_1,media_2\nDraw night.,day.png,night.png\n")
-    assert main(["feedback", "ask", str(folder / "f.db"), str(folder / "q.csv")]) == 0
-    [task] = map(store.task, store.tasks())
-    assert [one.blobs for one in task.item.responses] == [(WHITE,), (BLACK,)]
-
-
-def test_a_data_url_is_the_file_itself(folder, store):
-    url = "data:image/png;base64," + base64.b64encode(png(0)).decode()
-    assert ask(folder, {"prompt": "p", "responses": ["a night", "a day"], "media": [url, None]}) == 0
-    [task] = map(store.task, store.tasks())
-    assert [one.blobs for one in task.item.responses] == [(BLACK,), ()]
 
 
 @pytest.mark.parametrize(
@@ -166,9 +162,7 @@ def test_a_file_above_the_limit_is_not_read(folder, store, capsys, monkeypatch):
 
 
 def test_an_export_writes_the_files_that_its_rows_name(folder, store, tmp_path):
-    [task] = store.ask([picture_pair()], contents)
-    for name in ("alice", "bob"):
-        answer(store, task, name)
+    answers(store, store.ask([picture_pair()], contents), "alice", "bob")
     out, place = tmp_path / "rows.parquet", str(tmp_path / "f.db")
     assert main(["feedback", "export", place, "--out", str(out), "--media", str(tmp_path / "files")]) == 0
     assert {path.name: path.read_bytes() for path in (tmp_path / "files").iterdir()} == {
@@ -181,9 +175,7 @@ def test_an_export_writes_the_files_that_its_rows_name(folder, store, tmp_path):
 
 
 def test_a_stage_of_texts_does_not_train_on_pictures(store, tmp_path):
-    [task] = store.ask([picture_pair()], contents)
-    for name in ("alice", "bob"):
-        answer(store, task, name)
+    answers(store, store.ask([picture_pair()], contents), "alice")
     with pytest.raises(DataError, match="rows have media"):
         everything(DataSpec(source="feedback:f.db"), tmp_path)
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from feedback_examples import HandClock, answer, pair
+from feedback_examples import EQUAL, answer, answers, enrol, pair
 
 from penstock.feedback.asking import (
     DUEL,
@@ -20,12 +20,11 @@ from penstock.feedback.asking import (
     write,
 )
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, Votes, snapshot
+from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Votes, snapshot
 from penstock.feedback.judgements import Unit, unit_of
 from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Response, Submission
+from penstock.feedback.records import Response
 from penstock.feedback.select import Mix
-from penstock.feedback.store import Store
 
 RANDOM = Mix({"random": 1.0})
 
@@ -86,20 +85,17 @@ def test_a_question_that_was_changed_on_disk_is_refused(tmp_path):
 
 
 @pytest.fixture
-def store(tmp_path):
-    policy = QueuePolicy(held=50)
-    with Store.open(tmp_path / "feedback.db", policy, now=HandClock()) as opened:
-        for name in ("ann", "ben", "cleo"):
-            opened.enrol(Annotator(name))
-        yield opened
+def store(store):
+    store.policy = QueuePolicy(held=50)
+    enrol(store, "ann", "ben", "cleo")
+    return store
 
 
 def test_a_tally_counts_what_stands(store):
     tasks = [pair("a"), pair("b"), pair("other")]
     store.ask(tasks)
     tally = Tally(tasks[:2])
-    answer(store, tasks[0].id, "ann")
-    answer(store, tasks[0].id, "ben")
+    answers(store, [tasks[0].id], "ann", "ben")
     answer(store, tasks[2].id, "ann")
     tally.hear(store.events(after=tally.heard))
     assert (tally.answered, tally.votes, tally.by_annotator()) == (1, 2, {"ann": 1, "ben": 1})
@@ -113,9 +109,8 @@ def voted(store, asked, *signs):
     store.ask([one.task for one in asked])
     for one, given in zip(asked, signs, strict=True):
         for name, sign in zip(("ann", "ben", "cleo"), given, strict=False):
-            store.hand_out(one.task.id, name)
-            store.submit(Submission("vote", one.task.id, name, f"{name}:{one.task.id}", {"preference": sign}))
-    return Votes.of(snapshot(store), Labels(weights="equal"))
+            answer(store, one.task.id, name, sign)
+    return Votes.of(snapshot(store), EQUAL)
 
 
 def test_a_side_is_the_weighted_majority(store):

@@ -1,7 +1,7 @@
 """The report card: what holds a checkpoint back, what is a concern and does not."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.feedback.errors import FeedbackError
@@ -91,14 +91,12 @@ def test_limits_are_shares():
         Gate(sure=1.5)
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(1, 20))
 def test_more_duels_won_never_hold_a_policy_back(won, lost, more):
     if won + lost and card(pairs(won, lost)).passed:
         assert card(pairs(won + more, lost)).passed
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(0.1, 3), st.sampled_from([-1.0, 1.0]))
 def test_what_reward_models_think_decides_nothing(won, lost, size, side):
     theirs = [JudgedPair(pair.log_odds, side * size, pair.lengths, pair.groups) for pair in pairs(won, lost)]

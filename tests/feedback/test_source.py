@@ -3,25 +3,22 @@
 import json
 
 import pytest
-from feedback_examples import enrol, everything, pair, vote
+from feedback_examples import answers, enrol, everything, pair
 
 import penstock
 from penstock.algos import BradleyTerry
 from penstock.config.run import DataSpec, LearnerSpec, ModelSpec, Offline, Run
 from penstock.core.errors import DataError
 from penstock.feedback.exchange.snapshot import content_hash
-from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.store import Store
 from penstock.product.source import pin
 from penstock.runtime.pinning import pinned
 
 
 def fill(path, names):
-    with Store.open(path, QueuePolicy(gold_share=0, repeat_share=0)) as store:
+    with Store.open(path) as store:
         enrol(store, "ann")
-        for name in store.ask([pair(name, overlap=1) for name in names]):
-            store.hand_out(name, "ann")
-            store.submit(vote(name, "ann", f"k:{name}"))
+        answers(store, store.ask([pair(name, overlap=1) for name in names]), "ann")
 
 
 def stage_run(source):

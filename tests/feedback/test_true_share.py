@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.feedback.errors import FeedbackError
@@ -54,7 +54,6 @@ def test_log_odds_without_bounds_are_refused():
         true_share([math.inf])
 
 
-@settings(deadline=None)
 @given(ODDS, st.randoms())
 def test_order_does_not_matter_and_the_other_side_has_the_rest(odds, random):
     found, other = true_share(odds), true_share([-value for value in odds])
@@ -64,7 +63,6 @@ def test_order_does_not_matter_and_the_other_side_has_the_rest(odds, random):
     assert 0 <= found.low <= found.value <= found.high <= 1
 
 
-@settings(deadline=None)
 @given(ODDS, st.floats(0.01, 6))
 def test_a_vote_for_a_side_never_makes_it_less_likely(odds, more):
     assert true_share([*odds, more]).above_half >= true_share(odds).above_half - 1e-9

@@ -3,15 +3,12 @@
 import math
 
 import pytest
-from feedback_examples import HandClock, pair
+from feedback_examples import EQUAL, answer, enrol, pair
 
 from penstock.feedback.asking import Asked
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Labels, Votes, snapshot
-from penstock.feedback.policy import QueuePolicy
+from penstock.feedback.exchange.snapshot import COMMON_WEIGHT, Votes, snapshot
 from penstock.feedback.quality.true_share import true_share
-from penstock.feedback.records import Annotator, Submission
-from penstock.feedback.store import Store
 from penstock.feedback.verdicts import gate_of, judged
 
 RANDOM = [Asked(pair(f"r{i}"), (1.0,)) for i in range(8)]
@@ -20,18 +17,14 @@ LENIENT = {"sure": 0.0}
 
 
 @pytest.fixture
-def verdict(tmp_path):
+def verdict(store):
     """``verdict(signs, gate, earlier)``: of one vote on each question."""
+    enrol(store, "ann")
 
     def of(signs, gate=None, earlier=(), asked=(*RANDOM, *DUELS)):
-        with Store.open(tmp_path / "feedback.db", QueuePolicy(held=50), now=HandClock()) as store:
-            store.enrol(Annotator("ann"))
-            store.ask([one.task for one in asked])
-            for one, sign in zip(asked, signs, strict=True):
-                store.hand_out(one.task.id, "ann")
-                store.submit(Submission("vote", one.task.id, "ann", f"v:{one.task.id}", {"preference": sign}))
-            votes = Votes.of(snapshot(store), Labels(weights="equal"))
-        return judged("ask-2", asked, votes, [], earlier, gate)
+        for name, sign in zip(store.ask([one.task for one in asked]), signs, strict=True):
+            answer(store, name, "ann", sign)
+        return judged("ask-2", asked, Votes.of(snapshot(store), EQUAL), [], earlier, gate)
 
     return of
 
@@ -46,9 +39,8 @@ def test_a_policy_that_nothing_is_judged_against_has_no_card(verdict):
 def test_a_card_counts_agreement_and_duels(verdict):
     found = verdict([1] * 6 + [-1] * 2 + [1, 1, 1, -1], LENIENT)
     assert (found.card.agreement.right, found.card.agreement.of) == (6, 8)
-    worth = COMMON_WEIGHT
-    assert found.card.wins == true_share([worth, worth, worth, -worth])
-    assert found.card.accuracy == true_share([worth] * 6 + [-worth] * 2)
+    assert found.card.wins == true_share([COMMON_WEIGHT] * 3 + [-COMMON_WEIGHT])
+    assert found.card.accuracy == true_share([COMMON_WEIGHT] * 6 + [-COMMON_WEIGHT] * 2)
     assert found.card.expected == 1.0
     assert found.card.passed
     assert found.metrics()["card/wins"] == found.card.wins.value

@@ -12,9 +12,10 @@ import pytest
 for needed in ("sqlalchemy", "starlette", "uvicorn", "httpx", "argon2", "nh3", "markdown_it"):
     pytest.importorskip(needed, reason="needs the extras feedback and serve")
 
-from feedback_examples import HandClock  # noqa: E402
-from served import Desk, Service  # noqa: E402
+from feedback_examples import PLAIN, HandClock, pair  # noqa: E402
+from served import Desk, Person, Service  # noqa: E402
 
+from penstock.cli.main import main  # noqa: E402
 from penstock.feedback.policy import QueuePolicy  # noqa: E402
 from penstock.feedback.store import Store  # noqa: E402
 
@@ -26,19 +27,6 @@ def desk() -> Iterator[Desk]:
     made.close()
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with nothing in it, copied for each test: migrations take longer than most tests."""
-    path = tmp_path_factory.mktemp("empty") / "feedback.db"
-    Store.open(path).close()
-    return path
-
-
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
 @pytest.fixture
 def serve(desk: Desk, empty_store: Path, tmp_path: Path, clock: HandClock) -> Iterator[Callable[..., Service]]:
     """``serve(policy=None, **settings)``: a service over an empty store, on the hand clock."""
@@ -47,13 +35,50 @@ def serve(desk: Desk, empty_store: Path, tmp_path: Path, clock: HandClock) -> It
     def start(policy: QueuePolicy | None = None, **settings: Any) -> Service:
         place = tmp_path / "feedback.db"
         shutil.copy(empty_store, place)
-        made.append(Service(desk, Store.open(place, policy or QueuePolicy(gold_share=0, repeat_share=0), clock), **settings))
+        made.append(Service(desk, Store.open(place, policy or PLAIN, clock), **settings))
         return made[-1]
 
     yield start
     for service in made:
         service.app.close()
         service.store.close()
+
+
+@pytest.fixture
+def admin(service: Service) -> Person:
+    return service.person("root", "admin")
+
+
+@pytest.fixture
+def person(service: Service) -> Person:
+    return service.person("ann")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """``run(*words)``: exit code, output and errors of ``penstock feedback``."""
+
+    def command(*words: object) -> tuple[int, str, str]:
+        exit_code = main(["feedback", *map(str, words)])
+        said = capsys.readouterr()
+        return exit_code, said.out, said.err
+
+    return command
+
+
+@pytest.fixture
+def ann(service: Service) -> Person:
+    """Somebody who is asked to compare a pair."""
+    service.store.ask([pair()])
+    return service.person("ann")
+
+
+@pytest.fixture
+def shown(ann: Person) -> dict[str, Any]:
+    """The pair as it is on Ann's screen."""
+    task = ann.next()
+    assert task is not None
+    return task
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import re
+import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -26,6 +28,8 @@ QUICK = Passwords(passes=1, memory_kib=8, lanes=1)
 """Hashes that cost nothing."""
 PASSWORD = "ten letters long"
 HEAD_SECONDS = 0.5
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""Shared, since a context of its own costs a client more than a request."""
 LIMITS = BodyLimits(body_bytes=2 << 20, body_seconds=0.5, head_seconds=HEAD_SECONDS)
 
 
@@ -72,12 +76,32 @@ class Service:
 
     def client(self, **options: Any) -> httpx.Client:
         """A browser that has been nowhere yet."""
-        return httpx.Client(base_url=self.desk.url, trust_env=False, timeout=20, **options)
+        return httpx.Client(base_url=self.desk.url, trust_env=False, timeout=20, verify=NO_TLS, **options)
 
     def person(self, name: str, role: str = "annotator") -> Person:
         """Somebody who is enrolled and signed in."""
         self.store.enrol(Annotator(name, role))  # type: ignore[arg-type]
         return Person(self, name)
+
+    def routes(self, *rights: str) -> list[tuple[str, str, Any]]:
+        """Paths, methods and routes of those who have these rights."""
+        return [
+            (path, method, route)
+            for path, methods in self.app.routes.items()
+            for method, route in methods.items()
+            if route.right in rights
+        ]
+
+    def says(self, *sent: bytes) -> bytes:
+        """What comes back to bytes over a socket, until the server closes the connection."""
+        received = b""
+        with socket.create_connection(("127.0.0.1", self.desk.port), timeout=20) as connection:
+            for part in sent:
+                connection.sendall(part)
+            with contextlib.suppress(ConnectionResetError):  # a server that closes with something unread resets
+                while part := connection.recv(1 << 16):
+                    received += part
+        return received
 
 
 class Person:
@@ -115,6 +139,11 @@ class Person:
 def code(answer: httpx.Response) -> str | None:
     """The code of a refusal."""
     return answer.json()["error"]["code"]
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str | None]:
+    """The status and the code of a refusal."""
+    return answer.status_code, code(answer)
 
 
 def csrf_of(page: httpx.Response) -> str:

@@ -4,16 +4,11 @@ import json
 
 import pytest
 from feedback_examples import answer, enrol, pair
-from served import code, csrf_of
+from served import csrf_of, refusal
 
 from penstock.feedback.exchange.snapshot import content_hash, preference_pairs, snapshot
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.service import admin as admin_module
-
-
-@pytest.fixture
-def admin(service):
-    return service.person("root", "admin")
 
 
 def test_an_enrolled_person_comes_in_by_their_link(service, admin):
@@ -58,22 +53,18 @@ def test_an_account_that_cannot_be_is_refused(admin, body, status):
 
 
 def test_imported_and_simulated_annotators_are_not_invited(service, admin):
-    from penstock.feedback.records import Annotator
-
-    service.store.enrol(Annotator("robot", nature="simulated"))
+    enrol(service.store, "robot", nature="simulated")
     assert admin.post("/api/admin/annotators", name="robot", invite=True).status_code == 404
 
 
 def test_an_administrator_retracts_with_a_reason(service, admin):
-    (task,) = service.store.ask([pair()])
     enrol(service.store, "ann")
-    event = answer(service.store, task, "ann")
+    event = answer(service.store, *service.store.ask([pair()]), "ann")
     assert admin.post("/api/admin/retract", key="retract-1", event=event, reason=" ").status_code == 400
     done = admin.post("/api/admin/retract", key="retract-1", event=event, reason="asleep")
     assert done.json() == {"event": 2} == admin.post("/api/admin/retract", key="retract-1", event=event, reason="asleep").json()
     assert service.store.state().judgements() == []
-    again = admin.post("/api/admin/retract", key="retract-2", event=event, reason="asleep")
-    assert (again.status_code, code(again)) == (409, "nothing_to_undo")
+    assert refusal(admin.post("/api/admin/retract", key="retract-2", event=event, reason="asleep")) == (409, "nothing_to_undo")
 
 
 def test_the_log_tells_where_everything_comes_from(service, admin):
@@ -97,9 +88,8 @@ def test_a_part_of_the_log_that_cannot_be_is_refused(admin, query):
 
 
 def test_an_export_is_what_a_run_would_read(service, admin):
-    (task,) = service.store.ask([pair()])
     enrol(service.store, "ann")
-    answer(service.store, task, "ann")
+    answer(service.store, *service.store.ask([pair()]), "ann")
     got = admin.get("/api/admin/export?form=pairs&format=jsonl")
     rows = preference_pairs(snapshot(service.store))
     assert [json.loads(line) for line in got.text.splitlines()] == rows
@@ -130,9 +120,15 @@ def disputed(service):
     return tasks[0]
 
 
-def test_what_annotators_differ_on_is_put_to_an_adjudicator_once(service, disputed):
-    judge = service.person("judge", "adjudicator")
-    assert [judge.post("/api/adjudicate/fill").json() for _ in range(2)] == [{"added": 1}, {"added": 0}]
+@pytest.fixture
+def judge(service, disputed):
+    """An adjudicator who has filled the queue."""
+    person = service.person("judge", "adjudicator")
+    assert [person.post("/api/adjudicate/fill").json() for _ in range(2)] == [{"added": 1}, {"added": 0}]
+    return person
+
+
+def test_what_annotators_differ_on_is_put_to_an_adjudicator_once(service, disputed, judge):
     task = judge.post("/api/next", purpose="adjudication").json()["task"]
     assert task["prompt"]["text"] == "prompt disputed"
     assert judge.submit(task, {"preference": 3}).status_code == 200
@@ -142,9 +138,7 @@ def test_what_annotators_differ_on_is_put_to_an_adjudicator_once(service, disput
     assert judge.post("/api/adjudicate/fill").json() == {"added": 0}
 
 
-def test_who_adjudicates_sees_the_votes_by_place_and_without_names(service, disputed):
-    judge = service.person("judge", "adjudicator")
-    judge.post("/api/adjudicate/fill")
+def test_who_adjudicates_sees_the_votes_by_place_and_without_names(disputed, judge):
     got = judge.get("/api/adjudicate/list")
     (waiting,) = got.json()["tasks"]
     assert not any(name in got.text for name in ("ann", "bob", disputed))
@@ -155,26 +149,17 @@ def test_who_adjudicates_sees_the_votes_by_place_and_without_names(service, disp
     assert said == ([-3, 2] if left_is_first else [-2, 3])
 
 
-def test_two_adjudicators_do_not_get_the_same_task(service, disputed):
-    first, second = service.person("one", "adjudicator"), service.person("two", "adjudicator")
-    first.post("/api/adjudicate/fill")
-    assert first.post("/api/next", purpose="adjudication").json()["task"]
-    assert second.post("/api/next", purpose="adjudication").json() == {"task": None}
-
-
-def test_adjudicators_are_handed_disputes_before_ordinary_tasks(service, disputed):
-    judge = service.person("judge", "adjudicator")
+def test_adjudicators_are_handed_disputes_first_and_no_two_the_same(service, judge):
     service.store.ask([pair("ordinary")])
-    judge.post("/api/adjudicate/fill")
     assert judge.next()["prompt"]["text"] == "prompt disputed"
+    assert service.person("two", "adjudicator").post("/api/next", purpose="adjudication").json() == {"task": None}
 
 
-def test_annotators_do_not_adjudicate(service, disputed):
-    ann = service.person("carl")
-    refused = ann.post("/api/next", purpose="adjudication")
-    assert (refused.status_code, code(refused)) == (403, "not_allowed")
-    assert ann.post("/api/next", purpose="gold").status_code == 400
-    assert ann.post("/api/next", task="0" * 32).status_code == 400
+def test_annotators_do_not_adjudicate(service, judge):
+    carl = service.person("carl")
+    assert refusal(carl.post("/api/next", purpose="adjudication")) == (403, "not_allowed")
+    assert carl.post("/api/next", purpose="gold").status_code == 400
+    assert carl.post("/api/next", task="0" * 32).status_code == 400
 
 
 def test_votes_come_in_another_order_for_each_task_so_nobody_is_followed_from_one_to_the_next(service):

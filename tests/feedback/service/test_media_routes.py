@@ -4,6 +4,7 @@ import base64
 import json
 
 import pytest
+from feedback_examples import asked
 
 from media_examples import png, wav
 from penstock.core.blobs import Blob
@@ -14,11 +15,10 @@ CONTENTS = {BLACK: png(0), WHITE: png(255), SOUND: wav()}
 
 
 @pytest.fixture
-def shown(service):
+def shown(service, person):
     """A person and a task with media as it was shown to them."""
     responses = (Response("", blobs=(BLACK,)), Response("bright", blobs=(WHITE,)))
     service.store.ask([Task(Item("Draw what you hear.", responses, blobs=(SOUND,)))], CONTENTS.__getitem__)
-    person = service.person("ann")
     return person, person.next()
 
 
@@ -80,19 +80,18 @@ def test_what_was_judged_can_be_seen_again(service, shown):
     assert person.get(task["prompt"]["media"][0]["url"]).status_code == 200
 
 
-def test_an_upload_brings_media_as_data_urls(service):
-    admin = service.person("root", "admin")
+def test_an_upload_brings_media_as_data_urls(service, admin):
+    def upload(*media):
+        return admin.post("/api/admin/ask", name="q.jsonl", text=json.dumps({"prompt": "Draw night.", "media": media}))
+
     urls = ["data:image/png;base64," + base64.b64encode(png(shade)).decode() for shade in (0, 255)]
-    text = json.dumps({"prompt": "Draw night.", "media": urls})
-    assert admin.post("/api/admin/ask", name="q.jsonl", text=text).json()["new"] == 1
-    [task] = map(service.store.task, service.store.tasks())
+    assert upload(*urls).json()["new"] == 1
+    [task] = asked(service.store)
     assert [one.blobs for one in task.item.responses] == [(BLACK,), (WHITE,)]
-    refused = admin.post("/api/admin/ask", name="q.jsonl", text=json.dumps({"prompt": "p", "media": ["a.png", "b.png"]}))
+    refused, outside = upload("a.png", "b.png"), upload("../a.png", urls[0])
     assert "uploads hold data: URLs" in refused.json()["error"]["message"]
-    assert "/tmp" not in refused.text
-    outside = admin.post("/api/admin/ask", name="q.jsonl", text=json.dumps({"prompt": "p", "media": ["../a.png", urls[0]]}))
     assert outside.status_code == 400
-    assert "/tmp" not in outside.text
+    assert "/tmp" not in refused.text + outside.text
 
 
 def test_administrators_read_what_a_response_holds(service, shown):

@@ -1,7 +1,7 @@
 """What Prometheus reads of the service: in its format, and for nobody who could learn what is gold."""
 
 import pytest
-from feedback_examples import pair
+from feedback_examples import gold, pair
 from served import code
 
 from penstock.cli.main import main
@@ -12,8 +12,7 @@ TOKEN = "a-token-of-sixteen-or-more"
 
 
 def test_counts_are_read_by_an_administrator(service):
-    gold = pair("g", purpose="gold", overlap=0, gold={"preference": 1})
-    service.store.ask([gold, *(pair(str(number)) for number in range(3))])
+    service.store.ask([gold(), *(pair(str(number)) for number in range(3))])
     root, ann = service.person("root", "admin"), service.person("ann")
     ann.submit(ann.next()).raise_for_status()
     assert ann.next() is not None

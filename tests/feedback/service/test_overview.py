@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from feedback_examples import answer, enrol, pair, vote
+from feedback_examples import answer, answers, enrol, gold, pair, say
 
 from penstock.feedback.quality.reliability import Share
-from penstock.feedback.records import Annotator, Event
+from penstock.feedback.records import Event
 from penstock.feedback.service.overview import SITTING_SECONDS, overview, share, speeds, votes_a_day
 
 
@@ -37,12 +37,12 @@ def judged_store(service):
     store = service.store
     enrol(store, "ann", "bob")
     tasks = store.ask([pair(str(number)) for number in range(4)])
-    (gold,) = store.ask([pair("gold", purpose="gold", overlap=0, gold={"preference": 2})])
+    (known,) = store.ask([gold()])
     for number, task in enumerate(tasks):
         answer(store, task, "ann", 1 if number < 2 else -1)
         answer(store, task, "bob", 1 if number in (0, 1, 3) else -1)
-    answer(store, gold, "ann", 1)
-    answer(store, gold, "bob", -1)
+    answer(store, known, "ann", 1)
+    answer(store, known, "bob", -1)
     return store
 
 
@@ -68,8 +68,7 @@ def test_every_axis_has_its_own_agreement(service):
     tasks = store.ask([pair(str(number), axes=("overall", "tone")) for number in range(2)])
     for number, task in enumerate(tasks):
         for name in ("ann", "bob"):
-            store.hand_out(task, name)
-            store.submit(vote(task, name, f"{name}{number}", 1, axes={"tone": 2 * number - 1}))
+            say(store, "vote", task, name, preference=1, axes={"tone": 2 * number - 1})
     found = {one["axis"]: (one["alpha"], one["units"]) for one in overview(store)["agreement"]}
     assert found["tone"] == (1.0, 2)
     assert found["overall"][0] is None  # all the same: chance alone explains it
@@ -81,10 +80,8 @@ def test_an_empty_store_has_an_overview(service):
 
 
 def test_imported_labels_are_neither_progress_nor_pace(judged_store):
-    judged_store.enrol(Annotator("hh-rlhf", nature="imported"))
-    for number in range(3):
-        (task,) = judged_store.ask([pair(f"imported {number}", overlap=1)])
-        answer(judged_store, task, "hh-rlhf", 1)
+    enrol(judged_store, "hh-rlhf", nature="imported")
+    answers(judged_store, judged_store.ask([pair(f"imported {number}", overlap=1) for number in range(3)]), "hh-rlhf")
     found = overview(judged_store)
     assert [(one["purpose"], one["tasks"], one["judgements"]) for one in found["progress"]] == [("ask", 4, 8), ("gold", 1, 2)]
     assert found["imported"] == 3
@@ -102,9 +99,8 @@ def test_simulated_annotators_do_not_change_what_people_are_worth(service):
         answer(store, task, "ann", 1)
         answer(store, task, "bob", 1 if number else -1)
     before = {one["name"]: (one["accuracy"], one["weight"]) for one in overview(store)["annotators"]}
-    for name in ("sim-1", "sim-2", "sim-3"):
-        store.enrol(Annotator(name, nature="simulated"))
-        store.record([vote(task, name, f"{name}/{task}", -1) for task in tasks])
+    enrol(store, "sim-1", "sim-2", "sim-3", nature="simulated")
+    answers(store, tasks, "sim-1", "sim-2", "sim-3", preference=-1)
     found = {one["name"]: (one["accuracy"], one["weight"]) for one in overview(store)["annotators"]}
     assert before.items() <= found.items()
     assert found["sim-1"][0] > 0.5  # among themselves

@@ -3,7 +3,7 @@
 import httpx
 import numpy as np
 import pytest
-from served import code, strings
+from served import code, refusal, strings
 
 from penstock.feedback.service.app import FeedbackApp
 from penstock.product.labels import labels
@@ -35,6 +35,17 @@ def edit(text="Five days.", user="u1"):
     return thumb(user, kind="edit", text=text)
 
 
+@pytest.fixture
+def judy(service):
+    return service.person("judy", "adjudicator")
+
+
+def waiting(who):
+    """The one correction that waits for a ruling."""
+    (found,) = who.get("/api/corrections").json()["corrections"]
+    return found
+
+
 def test_a_signal_is_recorded_once(shop, service):
     first = shop.post("/v1/feedback", json=thumb())
     assert first.json() == {"id": "u1-thumbs_up", "sequence": 1, "standing": "counted"}
@@ -44,8 +55,7 @@ def test_a_signal_is_recorded_once(shop, service):
 
 def test_its_id_with_other_content_is_refused(shop):
     shop.post("/v1/feedback", json=thumb(key="k"))
-    answer = shop.post("/v1/feedback", json=thumb(key="k", kind="thumbs_down"))
-    assert (answer.status_code, code(answer)) == (409, "key_reused")
+    assert refusal(shop.post("/v1/feedback", json=thumb(key="k", kind="thumbs_down"))) == (409, "key_reused")
 
 
 def test_several_are_recorded_together_or_not_at_all(shop, service):
@@ -66,8 +76,7 @@ def test_none_or_too_many_at_once_are_refused(shop, count):
 def test_without_a_token_that_holds_nothing_is_recorded(service, shop):
     with service.client() as stranger:
         for headers in ({}, {"Authorization": "Bearer penstock_product_" + "0" * 48}, {"Authorization": "Basic eDp5"}):
-            answer = stranger.post("/v1/feedback", json=thumb(), headers=headers)
-            assert (answer.status_code, code(answer)) == (401, "token")
+            assert refusal(stranger.post("/v1/feedback", json=thumb(), headers=headers)) == (401, "token")
     assert shop.post("/v1/feedback", json=thumb()).status_code == 200
     revoke_tokens(service.store, "shop")
     assert shop.post("/v1/feedback", json=thumb("u2")).status_code == 401
@@ -81,7 +90,7 @@ def test_a_products_token_opens_nothing_else(shop):
 
 def test_a_page_of_another_site_cannot_send_signals(shop):
     answer = shop.post("/v1/feedback", json=thumb(), headers={"Origin": "https://evil.example"})
-    assert (answer.status_code, code(answer)) == (403, "foreign_origin")
+    assert refusal(answer) == (403, "foreign_origin")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +112,7 @@ def test_what_is_not_of_a_signal_is_refused_by_its_name(shop, change, param):
 
 def test_a_response_named_that_was_never_sent_is_not_found(shop):
     answer = shop.post("/v1/feedback", json={"id": "k", "user": "u", "signal": "copy", "response_id": "r-9"})
-    assert (answer.status_code, code(answer)) == (404, "not_found")
+    assert refusal(answer) == (404, "not_found")
     assert "send the response itself first" in answer.json()["error"]["message"]
 
 
@@ -111,7 +120,7 @@ def test_a_flood_is_stopped_for_its_tenant_alone(service, shop):
     with product(service, "bank") as bank:
         calls = [shop.post("/v1/feedback", json={"signals": [thumb(f"u{i}-{j}") for j in range(100)]}) for i in range(11)]
         assert [answer.status_code for answer in calls[:10]] == [200] * 10
-        assert (calls[10].status_code, code(calls[10])) == (429, "too_many_signals")
+        assert refusal(calls[10]) == (429, "too_many_signals")
         assert int(calls[10].headers["Retry-After"]) >= 1
         assert bank.post("/v1/feedback", json=thumb()).status_code == 200
 
@@ -137,12 +146,11 @@ def test_votes_of_annotators_know_nothing_of_signals(service, shop):
 # Corrections
 
 
-def test_a_correction_is_approved_by_an_adjudicator_and_then_retrieved_as_data(service, shop):
-    judy = service.person("judy", "adjudicator")
+def test_a_correction_is_approved_by_an_adjudicator_and_then_retrieved_as_data(service, shop, judy):
     shop.post("/v1/feedback", json=edit())
     asked = {"prompt": "How long do refunds take, please?", "request": "q7"}
     assert shop.post("/v1/corrections", json=asked).json() == {"text": "", "arm": "corrections", "used": []}
-    (found,) = judy.get("/api/corrections").json()["corrections"]
+    found = waiting(judy)
     assert (found["text"], found["original"], found["suspicions"]) == ("Five days.", "A year.", [])
     assert judy.post("/api/corrections/rule", id=found["id"], verdict="approved").json()["verdict"] == "approved"
     answer = shop.post("/v1/corrections", json=asked).json()
@@ -153,7 +161,7 @@ def test_a_correction_is_approved_by_an_adjudicator_and_then_retrieved_as_data(s
         assert bank.post("/v1/corrections", json=asked).json()["used"] == []
 
 
-def test_the_service_finds_corrections_as_it_was_told_to(service, shop):
+def test_the_service_finds_corrections_as_it_was_told_to(service, shop, judy):
     class Blind:
         name = "blind"
 
@@ -161,8 +169,7 @@ def test_the_service_finds_corrections_as_it_was_told_to(service, shop):
             return np.ones((len(texts), 1), np.float32)
 
     shop.post("/v1/feedback", json=edit())
-    judy = service.person("judy", "adjudicator")
-    judy.post("/api/corrections/rule", id=judy.get("/api/corrections").json()["corrections"][0]["id"], verdict="approved")
+    judy.post("/api/corrections/rule", id=waiting(judy)["id"], verdict="approved")
     asked = {"prompt": "something else", "request": "q7"}
     assert shop.post("/v1/corrections", json=asked).json()["used"] == []
 
@@ -177,35 +184,32 @@ def test_the_service_finds_corrections_as_it_was_told_to(service, shop):
     assert len(shop.post("/v1/corrections", json=asked).json()["used"]) == 1
 
 
-def test_annotators_and_authors_rule_on_nothing(service, shop):
+def test_annotators_and_authors_rule_on_nothing(shop, ann, judy):
     shop.post("/v1/feedback", json=edit(user="judy"))
-    ann, judy = service.person("ann"), service.person("judy", "adjudicator")
     assert ann.get("/api/corrections").status_code == 403
-    name = judy.get("/api/corrections").json()["corrections"][0]["id"]
+    name = waiting(judy)["id"]
     assert ann.post("/api/corrections/rule", id=name, verdict="approved").status_code == 403
     refused = judy.post("/api/corrections/rule", id=name, verdict="approved")
-    assert (refused.status_code, code(refused)) == (403, "not_allowed")
+    assert refusal(refused) == (403, "not_allowed")
     assert "wrote this correction" in refused.json()["error"]["message"]
 
 
-def test_a_ruling_needs_the_pages_token(service, shop):
-    judy = service.person("judy", "adjudicator")
+def test_a_ruling_needs_the_pages_token(service, shop, judy):
     shop.post("/v1/feedback", json=edit())
-    name = judy.get("/api/corrections").json()["corrections"][0]["id"]
+    name = waiting(judy)["id"]
     del judy.http.headers["X-CSRF-Token"]
     assert code(judy.post("/api/corrections/rule", id=name, verdict="approved")) == "csrf"
 
 
-def test_whoever_approves_is_not_told_who_the_user_is(service, shop):
-    judy = service.person("judy", "adjudicator")
+def test_whoever_approves_is_not_told_who_the_user_is(service, shop, judy):
     shop.post("/v1/feedback", json=edit())
     user = snapshot(service.store).events[0].user
     assert not any(user in text for text in strings(judy.get("/api/corrections").json()))
 
 
-def test_administrators_see_signals_in_numbers(service, shop):
+def test_administrators_see_signals_in_numbers(shop, admin):
     shop.post("/v1/feedback", json={"signals": [thumb(f"u{i}", kind="thumbs_down", reason="wrong") for i in range(3)]})
-    found = service.person("root", "admin").get("/api/admin/product").json()
+    found = admin.get("/api/admin/product").json()
     assert found["signals"] == {"thumbs_down": 3}
     assert found["reasons"] == {"wrong": 3}
     assert found["labels"] == [0, 1]
@@ -225,15 +229,13 @@ def test_each_tenants_numbers_are_its_own(service, shop):
     assert (found["users"], found["labels"]) == (4, [1, 0])
 
 
-def test_administrators_alone_are_told_which_user_it_was(service, shop):
+def test_administrators_alone_are_told_which_user_it_was(service, shop, judy, admin):
     shop.post("/v1/feedback", json=edit())
-    judy, root = service.person("judy", "adjudicator"), service.person("root", "admin")
-    told = [who.get("/api/corrections").json()["corrections"][0]["by"] for who in (judy, root)]
+    told = [who.get("/api/corrections").json()["corrections"][0]["by"] for who in (judy, admin)]
     assert told == ["user", f"user {snapshot(service.store).events[0].user[:8]}"]
 
 
-def test_what_was_decided_is_listed_with_why_by_whom_and_for_how_long(service, shop):
-    judy = service.person("judy", "adjudicator")
+def test_what_was_decided_is_listed_with_why_by_whom_and_for_how_long(service, shop, judy):
     for text in ("Five days.", "Six days."):
         shop.post("/v1/feedback", json=edit(text, user=text[:3]))
     for one in judy.get("/api/corrections").json()["corrections"]:
@@ -247,13 +249,11 @@ def test_what_was_decided_is_listed_with_why_by_whom_and_for_how_long(service, s
     assert 86_400 < found["Five days."]["expires"] <= 2 * 86_400
 
 
-def test_nobody_rules_over_a_ruling_that_they_have_not_seen(service, shop):
-    judy, root = service.person("judy", "adjudicator"), service.person("root", "admin")
+def test_nobody_rules_over_a_ruling_that_they_have_not_seen(service, shop, judy, admin):
     shop.post("/v1/feedback", json=edit())
-    name = judy.get("/api/corrections").json()["corrections"][0]["id"]
-    assert root.post("/api/corrections/rule", id=name, verdict="rejected", seen=0).status_code == 200
-    late = judy.post("/api/corrections/rule", id=name, verdict="approved", seen=0)
-    assert (late.status_code, code(late)) == (409, "overtaken")
+    name = waiting(judy)["id"]
+    assert admin.post("/api/corrections/rule", id=name, verdict="rejected", seen=0).status_code == 200
+    assert refusal(judy.post("/api/corrections/rule", id=name, verdict="approved", seen=0)) == (409, "overtaken")
     (found,) = judy.get("/api/corrections/standing").json()["corrections"]
     assert found["verdict"] == "rejected"
     again = judy.post("/api/corrections/rule", id=name, verdict="approved", seen=found["seen"])

@@ -23,6 +23,17 @@ def accept(client, secret, password=PASSWORD):
     return client.post(path, data={"password": password, "csrf": csrf_of(client.get(path))})
 
 
+@pytest.fixture
+def secret(service):
+    """Of an invitation for Ann."""
+    return service.context.accounts.enrol("ann", "annotator", {})
+
+
+@pytest.fixture
+def throttle(service):
+    return service.context.throttle
+
+
 def test_the_right_password_opens_the_annotation_page(service):
     service.enrol("ann")
     with service.client() as client:
@@ -32,8 +43,7 @@ def test_the_right_password_opens_the_annotation_page(service):
         assert client.get("/api/me").json()["name"] == "ann"
 
 
-def test_an_invitation_lets_somebody_choose_a_password_once(service):
-    secret = service.context.accounts.enrol("ann", "annotator", {})
+def test_an_invitation_lets_somebody_choose_a_password_once(service, secret):
     with service.client() as client, service.client() as other:
         assert accept(client, secret).headers["location"] == "/"
         assert client.get("/api/me").json()["role"] == "annotator"
@@ -41,8 +51,7 @@ def test_an_invitation_lets_somebody_choose_a_password_once(service):
         assert sign_in(other, "ann").status_code == 303
 
 
-def test_of_two_who_accept_an_invitation_at_once_one_is_let_in(service):
-    secret = service.context.accounts.enrol("ann", "annotator", {})
+def test_of_two_who_accept_an_invitation_at_once_one_is_let_in(service, secret):
     made = QUICK.made(PASSWORD)
 
     def redeem(_):
@@ -55,8 +64,7 @@ def test_of_two_who_accept_an_invitation_at_once_one_is_let_in(service):
         assert sorted(filter(None, threads.map(redeem, range(4)))) == ["ann"]
 
 
-def test_an_invitation_expires_and_its_time_cannot_be_changed(service, clock):
-    secret = service.context.accounts.enrol("ann", "annotator", {})
+def test_an_invitation_expires_and_its_time_cannot_be_changed(service, secret, clock):
     later = f"{int(clock() + 2 * INVITE_SECONDS):x}-{secret.partition('-')[2]}"
     clock.seconds += INVITE_SECONDS + 1
     with service.client() as client:
@@ -64,8 +72,7 @@ def test_an_invitation_expires_and_its_time_cannot_be_changed(service, clock):
 
 
 @pytest.mark.parametrize("password", ["", "too short", "x" * 1025])
-def test_a_password_is_ten_characters_at_least(service, password):
-    secret = service.context.accounts.enrol("ann", "annotator", {})
+def test_a_password_is_ten_characters_at_least(service, secret, password):
     with service.client() as client:
         answer = accept(client, secret, password)
         assert answer.status_code == 400
@@ -73,8 +80,7 @@ def test_a_password_is_ten_characters_at_least(service, password):
         assert accept(client, secret).status_code == 303
 
 
-def test_a_new_password_ends_the_sessions_of_the_old_one(service):
-    person = service.person("ann")
+def test_a_new_password_ends_the_sessions_of_the_old_one(service, person):
     secret = service.context.accounts.invite("ann")
     with service.client() as client:
         assert accept(client, secret).status_code == 303
@@ -151,8 +157,7 @@ def test_a_new_session_id_is_given_at_every_sign_in(service):
         assert len({planted, first, client.cookies.get("penstock_session")}) == 3
 
 
-def test_a_session_ends_at_sign_out_and_cannot_be_replayed(service):
-    person = service.person("ann")
+def test_a_session_ends_at_sign_out_and_cannot_be_replayed(service, person):
     stolen = person.http.cookies.get("penstock_session")
     csrf = person.http.headers["X-CSRF-Token"]
     answer = person.http.post("/sign-out", data={"csrf": csrf})
@@ -162,15 +167,13 @@ def test_a_session_ends_at_sign_out_and_cannot_be_replayed(service):
         assert thief.post("/api/next", json={}).status_code == 401
 
 
-def test_a_session_survives_a_restart_of_the_service(service):
-    person = service.person("ann")
+def test_a_session_survives_a_restart_of_the_service(service, person):
     service.restart()
     assert person.get("/api/me").json()["name"] == "ann"
     assert person.post("/api/next").status_code == 200
 
 
-def test_a_session_expires(service, clock):
-    person = service.person("ann")
+def test_a_session_expires(service, person, clock):
     clock.seconds += LONGEST_SECONDS - 1
     assert person.get("/api/me").status_code == 200
     clock.seconds += 2
@@ -221,8 +224,8 @@ def wait(throttle, name="ann", address="1.2.3.4", browser=""):
     return 0
 
 
-def test_waits_double_up_to_five_minutes_and_are_forgotten(service, clock):
-    throttle, waits = service.context.throttle, []
+def test_waits_double_up_to_five_minutes_and_are_forgotten(throttle, clock):
+    waits = []
     for _ in range(16):
         while seconds := wait(throttle):
             waits.append(seconds)
@@ -232,14 +235,12 @@ def test_waits_double_up_to_five_minutes_and_are_forgotten(service, clock):
     assert [wait(throttle) for _ in range(5)] == [0] * 5
 
 
-def test_many_names_from_one_address_are_limited_and_others_are_not(service, clock):
-    throttle = service.context.throttle
+def test_many_names_from_one_address_are_limited_and_others_are_not(throttle):
     assert [wait(throttle, f"name{number}") for number in range(21)] == [0] * 20 + [1]
     assert wait(throttle, "name99", "5.6.7.8") == 0
 
 
-def test_a_right_password_clears_the_name_and_not_the_address(service, clock):
-    throttle = service.context.throttle
+def test_a_right_password_clears_the_name_and_not_the_address(throttle):
     for _ in range(4):
         throttle.begin("ann", "1.2.3.4")
     throttle.succeeded("ann", "1.2.3.4")
@@ -247,9 +248,9 @@ def test_a_right_password_clears_the_name_and_not_the_address(service, clock):
     assert [wait(throttle, f"other{number}") for number in range(13)] == [0] * 12 + [1]
 
 
-def test_nobody_is_locked_out_from_elsewhere(service, clock):
+def test_nobody_is_locked_out_from_elsewhere(throttle, clock):
     """By tries as often as waits allow, for six hours, from one address."""
-    throttle, tried = service.context.throttle, 0
+    tried = 0
     while clock.seconds < 21_600:
         if seconds := wait(throttle, address="6.6.6.6"):
             clock.seconds += seconds
@@ -259,8 +260,7 @@ def test_nobody_is_locked_out_from_elsewhere(service, clock):
     assert wait(throttle) == 0
 
 
-def test_a_name_tried_from_everywhere_waits_but_for_the_browser_that_it_knows(service, clock):
-    throttle = service.context.throttle
+def test_a_name_tried_from_everywhere_waits_but_for_the_browser_that_it_knows(throttle, clock):
     found = [wait(throttle, address=f"10.0.{number}.1") for number in range(61)]
     assert found == [0] * 60 + [1]
     assert [wait(throttle, browser="hers") for _ in range(6)] == [0] * 5 + [1]
@@ -286,9 +286,8 @@ def test_a_browser_in_which_somebody_signed_in_is_theirs_alone(service):
         assert sign_in(stranger, "ann").status_code == 429
 
 
-def test_attempts_at_once_gain_nothing(service, clock):
+def test_attempts_at_once_gain_nothing(throttle, clock):
     """An attempt counts when it begins, so twenty that wait for their answers are five."""
-    throttle = service.context.throttle
     with ThreadPoolExecutor(8) as threads:
         assert sorted(threads.map(lambda _: wait(throttle), range(20))) == [0] * 5 + [1] * 15
 
@@ -308,22 +307,14 @@ def test_only_so_many_names_and_addresses_are_remembered(service, clock):
         clock.seconds += 1
         throttle.begin(f"name{number}", f"10.0.0.{number}")
     with service.store.database.read() as connection:
-        assert (
-            connection.execute(sa.text("SELECT count(*) FROM attempts")).scalar() == 6
-        )  # the two newest, of three counts each
+        kept = connection.execute(sa.text("SELECT count(*) FROM attempts")).scalar()
+    assert kept == 6  # the two newest, of three counts each
 
 
-def test_who_is_to_wait_writes_nothing(service, clock):
-    for _ in range(5):
-        service.context.throttle.begin("ann", "1.2.3.4")
+def test_who_is_to_wait_writes_nothing_and_a_clock_that_is_put_right_locks_nobody_out(service, throttle, clock):
+    assert [wait(throttle) for _ in range(5)] == [0] * 5
     with service.store.database.write():  # nobody else writes meanwhile
-        assert wait(service.context.throttle) == 1
-
-
-def test_a_clock_that_is_put_right_locks_nobody_out(service, clock):
-    throttle = service.context.throttle
-    for _ in range(5):
-        throttle.begin("ann", "1.2.3.4")
+        assert wait(throttle) == 1
     clock.seconds -= 100_000
     assert wait(throttle) == 0
 
@@ -354,8 +345,7 @@ def test_no_secret_is_in_the_store_or_the_log(service, tmp_path, caplog):
     assert b"argon2id" in kept
 
 
-def test_a_failure_is_logged_without_the_secret_in_its_path(service, caplog, monkeypatch):
-    secret = service.context.accounts.enrol("ann", "annotator", {})
+def test_a_failure_is_logged_without_the_secret_in_its_path(service, secret, caplog, monkeypatch):
     monkeypatch.setattr(type(service.context.accounts), "invited", lambda *_: 1 / 0)
     with service.client() as client:
         answer = client.get(f"/invite/{secret}")
