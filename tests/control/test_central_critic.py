@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +10,16 @@ import torch
 
 pytest.importorskip("gymnasium")
 
+from stage_examples import a_policy, a_stage, launched
+
 import control_examples as examples
-from penstock.algos.ppo import PPO
-from penstock.config.run import Run
 from penstock.control.environments import Environments
 from penstock.control.league import League, Opponents
 from penstock.control.preparing import policy_of
 from penstock.control.spaces import Observations
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, Interface, PolicyNetwork
+from penstock.control.stage import Control, EnvironmentsSpec, Interface, PolicyNetwork
 from penstock.core.errors import SpecError
-from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy, save_policy
-from penstock.runtime import launch
+from penstock.models.control import ControlPolicy, load_policy, save_policy
 
 CENTRAL = Interface(central=True)
 
@@ -31,22 +29,13 @@ def spec(count: int = 2, agents: dict[str, str] | None = None, workers: int = 0)
     return EnvironmentsSpec(id=id, count=count, vectorization="parallel", agents=agents or {}, workers=workers)
 
 
-def stage(environments: EnvironmentsSpec, **fields: Any) -> Control:
-    return Control(
-        name="control",
-        environments=environments,
-        model=PolicyNetwork(hidden=(8,), critic="central", normalize=True),
-        algorithm=PPO(discount=0.9, value_clip=0.0),
-        fragment=8,
-        minibatches=2,
-        evaluation=Episodes(episodes=2, longest=10),
-        **({"steps": 2} | fields),
-    )
+def stage(environments: EnvironmentsSpec) -> Control:
+    return a_stage(environments=environments, model=PolicyNetwork(hidden=(8,), critic="central", normalize=True))
 
 
-def policy(seed: int = 0) -> ControlPolicy:
+def policy() -> ControlPolicy:
     """One of a game of two agents that see two numbers each."""
-    return new_policy(Shape(2, (2,), hidden=(4,), critic="central", context=4, normalize=True), seed, "cpu")
+    return a_policy(2, (2,), critic="central", context=4, normalize=True)
 
 
 def test_a_row_shows_its_own_agent_and_then_all_of_its_game() -> None:
@@ -84,8 +73,7 @@ def test_no_gradient_of_decisions_reaches_what_others_see() -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stage_trains_with_it_and_goes_on_from_its_folder(tmp_path: Path, workers: int) -> None:
-    run = Run(name="run", stages=(stage(spec(4, workers=workers)),), device="cpu", threads=1)
-    result = launch(run, tmp_path / "run")
+    result = launched(stage(spec(4, workers=workers)), tmp_path)
     assert result.metrics[-1]["values"]["evaluation/reward"] == 4.0
     saved = load_policy(tmp_path / "run" / "model")
     assert (saved.network.shape.observation, saved.network.shape.context) == (2, 4)
@@ -114,6 +102,6 @@ def test_it_is_refused_where_there_is_no_game() -> None:
 
 def test_each_team_of_a_league_has_one_that_reads_all_teams(tmp_path: Path) -> None:
     league = League(**vars(stage(spec(4))) | {"teams": {"agent_0": "first", ".*": "others"}, "opponents": Opponents(every=1)})
-    launch(Run(name="run", stages=(league,), device="cpu", threads=1), tmp_path / "run")
+    launched(league, tmp_path)
     for team in ("first", "others", "first-1"):
         assert load_policy(tmp_path / "run" / "model" / team).network.shape.context == 4

@@ -10,15 +10,15 @@ import torch
 
 gymnasium = pytest.importorskip("gymnasium")
 
+from stage_examples import an_actor  # noqa: E402
+
 import control_examples as examples  # noqa: E402
-from penstock.control.actor import Actor  # noqa: E402
 from penstock.control.environments import Environments  # noqa: E402
 from penstock.control.episodes import EpisodeLog, played  # noqa: E402
 from penstock.control.fragments import Fragment  # noqa: E402
 from penstock.control.stage import EnvironmentsSpec  # noqa: E402
 from penstock.core.errors import SpecError  # noqa: E402
 from penstock.data.resolve import register  # noqa: E402
-from penstock.models.control import Shape, new_policy  # noqa: E402
 
 MODES = ("NextStep", "SameStep", "Disabled")
 
@@ -27,13 +27,8 @@ def spec(function: str, count: int = 3, **options: Any) -> EnvironmentsSpec:
     return EnvironmentsSpec(id=f"{examples.__file__}:{function}", count=count, options=options)
 
 
-def an_actor(environments: Environments, steps: int, memory: int = 0) -> Actor:
-    shape = Shape(environments.numbers, environments.choices, environments.continuous, hidden=(8,), memory=memory)
-    return Actor(environments, new_policy(shape, 0, "cpu"), steps, 0)
-
-
-def fragment(mode: str, steps: int = 12, truncates: bool = False, memory: int = 0) -> Fragment:
-    return an_actor(Environments(spec("counting_vector", mode=mode, truncates=truncates), 0), steps, memory).collect(7)
+def fragment(mode: str, truncates: bool = False) -> Fragment:
+    return an_actor(Environments(spec("counting_vector", mode=mode, truncates=truncates), 0), 12).collect(7)
 
 
 @pytest.mark.parametrize("mode", MODES)

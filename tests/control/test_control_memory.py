@@ -14,13 +14,13 @@ pytest.importorskip("gymnasium")
 
 import gymnasium
 from gymnasium import spaces
+from stage_examples import a_policy, a_stage, launched
 
 from penstock.algos.ppo import PPO
-from penstock.config.run import Run
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, PolicyNetwork, impala
+from penstock.config.learner import LearnerSpec
+from penstock.control.stage import EnvironmentsSpec, Episodes, PolicyNetwork, impala
 from penstock.core.errors import SpecError
-from penstock.models.control import ControlPolicy, Shape, load_policy, new_policy, save_policy
-from penstock.runtime import launch
+from penstock.models.control import ControlPolicy, load_policy, save_policy
 
 HERE = Path(__file__).resolve()
 MEMORIES: list[dict[str, Any]] = [{"memory": 6}, {"attention": 4}, {"attention": 3, "blocks": 2}]
@@ -28,7 +28,7 @@ IDS = ["lstm", "window", "two blocks"]
 
 
 def policy(**memory: Any) -> ControlPolicy:
-    return new_policy(Shape(3, (2,), hidden=(8,), **memory), 0, "cpu")
+    return a_policy(3, (2,), hidden=(8,), **memory)
 
 
 def by_step(own: ControlPolicy, shown_TNF: Tensor, start_TN: Tensor, state_NS: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,28 +125,30 @@ def test_what_was_seen_earlier_is_learned_from_with_a_memory_alone(
     tmp_path: Path, memory: dict[str, Any], learns: bool, algorithm: PPO
 ) -> None:
     """Without one half of the episodes are right by chance."""
-    stage = Control(
-        name="control",
-        environments=EnvironmentsSpec(id=f"{HERE}:recall", count=64),
+    fields: dict[str, Any] = {"minibatches": 4, "epochs": 4, "steps": 25, "learner": LearnerSpec(learning_rate=1e-2)}
+    if not algorithm.bounded:
+        fields = {"minibatches": 1, "epochs": 1, "steps": 250}
+    stage = a_stage(
+        environments=EnvironmentsSpec(id=f"{HERE}:recall", count=32 if algorithm.bounded else 64),
         model=PolicyNetwork(hidden=(16,), **memory),
         algorithm=algorithm,
         fragment=16,
-        minibatches=4 if algorithm.bounded else 1,
-        epochs=4 if algorithm.bounded else 1,
-        steps=60 if algorithm.bounded else 250,
         evaluation=Episodes(episodes=128, longest=5),
+        **fields,
     )
-    result = launch(Run(name="run", stages=(stage,), device="cpu", threads=1), tmp_path / "run")
-    score = result.metrics[-1]["values"]["evaluation/reward"]
+    score = launched(stage, tmp_path).metrics[-1]["values"]["evaluation/reward"]
     assert score > 0.95 if learns else 0.35 < score < 0.65
 
 
-def test_memories_that_cannot_be_are_refused() -> None:
-    for wrong, words in (
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
         ({"attention": 1}, "remembers nothing"),
         ({"attention": 4, "memory": 8}, "two ways"),
         ({"attention": 4, "hidden": (6,)}, "4 heads"),
         ({"attention": 4, "critic": "separate"}, "needed twice"),
-    ):
-        with pytest.raises(SpecError, match=words):
-            PolicyNetwork(**wrong)
+    ],
+)
+def test_memories_that_cannot_be_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        PolicyNetwork(**wrong)

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("gymnasium")
 
+from stage_examples import a_policy, a_stage, collected, launched, reported, stopped_and_resumed
+
 import control_examples as examples
 from penstock.algos.off_policy import DQN, SAC
-from penstock.config.keeping import CheckpointSpec
 from penstock.config.learner import LearnerSpec
-from penstock.config.run import Run
-from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.preparing import learning
 from penstock.control.replay import Replay, SumTree
 from penstock.control.replay_learning import transitions
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, Interface, PolicyNetwork
+from penstock.control.stage import Control, EnvironmentsSpec, Interface, PolicyNetwork
 from penstock.core.errors import CheckpointError, SpecError
-from penstock.models.control import Shape, load_policy, new_policy
+from penstock.models.control import load_policy
 from penstock.models.control_networks import Noisy
-from penstock.runtime import launch
 
 
 def test_a_number_falls_in_the_leaf_of_its_part_of_the_whole_by_hand() -> None:
@@ -42,7 +37,6 @@ def test_a_number_falls_in_the_leaf_of_its_part_of_the_whole_by_hand() -> None:
     assert tree.total == 6.5
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=40), st.lists(st.floats(0, 0.999), min_size=1, max_size=20))
 def test_finding_is_that_of_a_running_sum(priorities: list[float], shares: list[float]) -> None:
     tree, values = SumTree(len(priorities)), np.array(priorities)
@@ -69,12 +63,7 @@ def test_transitions_are_sampled_in_proportion_to_their_priority_and_weighted_ag
     at, weight = replay.sampled(8000, np.random.default_rng(0), correction=1.0)
     shares = np.bincount(at) / 8000
     np.testing.assert_allclose(shares, [0.125, 0.125, 0.25, 0.5], atol=0.01)
-    assert {int(place): round(float(one), 4) for place, one in zip(at, weight, strict=True)} == {
-        0: 1.0,
-        1: 1.0,
-        2: 0.5,
-        3: 0.25,
-    }
+    assert dict(zip(at.tolist(), weight.round(4).tolist(), strict=True)) == {0: 1.0, 1: 1.0, 2: 0.5, 3: 0.25}
 
 
 @pytest.mark.parametrize("priority", [0.0, 0.6])
@@ -100,7 +89,7 @@ def test_transitions_lead_to_the_true_next_observation_in_every_mode(mode: str, 
     """Step t shows t and rewards t + 1; an episode is 4 steps, so 2-step returns from step t are t + 1 + (t + 2) / 2."""
     spec = EnvironmentsSpec(id=f"{examples.__file__}:counting_vector", count=3, options={"mode": mode, "truncates": truncates})
     made = Environments(spec, 0)
-    found = Actor(made, new_policy(Shape(1, (2,), hidden=(4,)), 0, "cpu"), 12, 0).collect(0)
+    found = collected(made, 12)
     kept = transitions(found, 0.5, 2)
     at, following = kept["observation"][:, 0], kept["next"][:, 0]
     whole = kept["discount"] == 0.25  # two steps, and the episode goes on, or was cut
@@ -115,40 +104,28 @@ def test_transitions_lead_to_the_true_next_observation_in_every_mode(mode: str, 
     assert len(at) == found.acted_TN.sum()
 
 
-def a_run(algorithm: Any, id: str, steps: int, **fields: Any) -> Run:
-    stage = Control(
-        name="control",
-        environments=EnvironmentsSpec(id=id, count=4),
-        model=PolicyNetwork(hidden=(16,)),
-        algorithm=algorithm,
-        learner=LearnerSpec(learning_rate=1e-3),
-        fragment=8,
-        epochs=1,
-        minibatches=2,
-        steps=steps,
-        evaluation=Episodes(episodes=2, longest=20),
-        **fields,
-    )
-    return Run(name="run", stages=(stage,), device="cpu", threads=1, checkpoint=CheckpointSpec(every=2))
+def replaying(algorithm: Any, id: str = "CartPole-v1", **fields: Any) -> Control:
+    return a_stage(**{"algorithm": algorithm, "environments": EnvironmentsSpec(id=id, count=4), "epochs": 1} | fields)
 
 
 SMALL: dict[str, Any] = {"batch": 16, "warmup": 64, "capacity": 100}
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "id"),
+    "algorithm",
     [
-        (DQN(**SMALL, n_steps=3, priority=0.6), "CartPole-v1"),
-        (DQN(**SMALL, double=False, dueling=False), "CartPole-v1"),
-        (DQN(**SMALL, quantiles=5, priority=0.6), "CartPole-v1"),
-        (DQN(**SMALL, quantiles=5, double=False, dueling=False), "CartPole-v1"),
-        (DQN(**SMALL, quantiles=5, n_steps=3, priority=0.6, noisy=0.5, explore_first=0.0, explore_last=0.0), "CartPole-v1"),
-        (SAC(**SMALL), "Pendulum-v1"),
-        (SAC(**SMALL, priority=0.5, n_steps=2), "Pendulum-v1"),
+        DQN(**SMALL, n_steps=3, priority=0.6),
+        DQN(**SMALL, double=False, dueling=False),
+        DQN(**SMALL, quantiles=5, priority=0.6),
+        DQN(**SMALL, quantiles=5, double=False, dueling=False),
+        DQN(**SMALL, quantiles=5, n_steps=3, priority=0.6, noisy=0.5, explore_first=0.0, explore_last=0.0),
+        SAC(**SMALL),
+        SAC(**SMALL, priority=0.5, n_steps=2),
     ],
 )
-def test_a_stage_learns_from_replay_and_saves_a_policy_that_acts(algorithm: Any, id: str, tmp_path: Path) -> None:
-    result = launch(a_run(algorithm, id, 5), tmp_path / "run")
+def test_a_stage_learns_from_replay_and_saves_a_policy_that_acts(algorithm: Any, tmp_path: Path) -> None:
+    id = "Pendulum-v1" if isinstance(algorithm, SAC) else "CartPole-v1"
+    result = launched(replaying(algorithm, id, steps=5), tmp_path)
     last = [event["values"] for event in result.metrics if "replay/size" in event["values"]][-1]
     assert last["replay/size"] == 100
     assert {"q/mean", "gradient_norm"} <= last.keys()
@@ -160,23 +137,15 @@ def test_a_stage_learns_from_replay_and_saves_a_policy_that_acts(algorithm: Any,
 
 
 def test_a_resumed_run_has_the_transitions_and_targets_of_its_checkpoint(tmp_path: Path) -> None:
-    def stop_after_3(event: dict[str, Any]) -> None:
-        if event["kind"] == "metrics" and event["step"] == 3 and "loss" in event["values"]:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    run = a_run(DQN(**SMALL | {"capacity": 5000}, priority=0.6), "CartPole-v1", 60)
-    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
-        launch(run, tmp_path / "run", [stop_after_3])
-    result = launch(run, tmp_path / "run", resume=True)
-    sizes = [event["values"]["replay/size"] for event in result.metrics if "replay/size" in event["values"]]
+    stage = replaying(DQN(**SMALL | {"capacity": 5000}, priority=0.6), steps=30)
+    sizes = reported(stopped_and_resumed(stage, tmp_path / "run"), "replay/size")
     grown = np.diff([0.0, *sizes])  # a pole that has fallen only resets in its next step, which is not kept
-    assert len(grown) == 60
+    assert len(grown) == 30
     assert ((grown > 20) & (grown <= 32)).all()
 
 
 def test_a_target_network_follows_by_its_share_of_the_way() -> None:
-    stage = a_run(DQN(**SMALL, target_rate=0.25, target_every=2), "CartPole-v1", 1).stages[0]
-    policy = learning(stage, new_policy(Shape(4, (2,), hidden=(4,), kind="dueling"), 0, "cpu"), 0)
+    policy = learning(replaying(DQN(**SMALL, target_rate=0.25, target_every=2)), a_policy(4, (2,), kind="dueling"), 0)
     before = policy.target.decide.weight.clone()
     with torch.no_grad():
         policy.network.decide.weight.add_(4.0)
@@ -199,11 +168,7 @@ def test_a_noisy_layer_by_hand() -> None:
 
 
 def test_noisy_layers_decide_by_noise_of_each_row_and_without_it_by_their_means() -> None:
-    policy = learning(
-        a_run(DQN(**SMALL, noisy=0.5), "CartPole-v1", 1).stages[0],
-        new_policy(Shape(4, (2,), hidden=(4,), kind="dueling", noisy=0.5), 0, "cpu"),
-        0,
-    )
+    policy = learning(replaying(DQN(**SMALL, noisy=0.5)), a_policy(4, (2,), kind="dueling", noisy=0.5), 0)
     noise = policy.decisions.noise(1, 3, torch.Generator().manual_seed(0))[0]
     assert noise.shape == (3, 2 + (4 + 4) + (4 + 2) + (4 + 1))
     noise[1:, 2:] = 0
@@ -216,7 +181,7 @@ def test_noisy_layers_decide_by_noise_of_each_row_and_without_it_by_their_means(
 
 def test_a_squashed_log_prob_is_the_density_of_the_decision() -> None:
     """Against torch's transformed normal."""
-    policy = new_policy(Shape(3, continuous=2, hidden=(4,), kind="soft"), 0, "cpu")
+    policy = a_policy(3, continuous=2, kind="soft")
     generator = torch.Generator().manual_seed(0)
     numbers, noise = (torch.randn(5, width, generator=generator, dtype=torch.float64) for width in (4, 2))
     decision, logp = policy.decisions.squashed(numbers, noise)
@@ -242,7 +207,7 @@ def test_squashed_decisions_reach_the_bounds_of_the_environment() -> None:
 )
 def test_what_has_no_meaning_with_replay_is_refused(algorithm: Any, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
-        replace(a_run(algorithm, "Pendulum-v1", 1).stages[0], **fields)
+        replaying(algorithm, "Pendulum-v1", **fields)
 
 
 @pytest.mark.parametrize(
@@ -251,15 +216,15 @@ def test_what_has_no_meaning_with_replay_is_refused(algorithm: Any, fields: dict
 )
 def test_environments_that_an_algorithm_cannot_act_in_are_refused(algorithm: Any, id: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=words):
-        launch(a_run(algorithm, id, 1), tmp_path / "run")
+        launched(replaying(algorithm, id), tmp_path)
 
 
 def test_quantiles_of_a_coin_are_its_two_sides_and_their_mean_decides(tmp_path: Path) -> None:
     """Option 0 is worth 0 or 1 alike, option 1 always 0.3: the mean of the first is larger."""
-    pytest.importorskip("gymnasium")
-    algorithm = DQN(**SMALL | {"discount": 0.5}, quantiles=4, dueling=False, explore_last=0.5, explore_batches=1)
-    run = a_run(algorithm, f"{examples.__file__}:coin", 400)
-    launch(run, tmp_path / "run")
+    fields: dict[str, Any] = {"batch": 32, "discount": 0.5, "dueling": False, "explore_last": 0.5, "explore_batches": 1}
+    algorithm = DQN(**SMALL | fields, quantiles=4)
+    model, fast = PolicyNetwork(hidden=(16,)), LearnerSpec(learning_rate=1e-2)
+    launched(replaying(algorithm, f"{examples.__file__}:coin", model=model, learner=fast, steps=100), tmp_path)
     policy = load_policy(tmp_path / "run" / "model")
     with torch.no_grad():
         coin, sure = policy.network.quantiles(torch.ones(1, 1))[0].sort(-1).values

@@ -11,14 +11,13 @@ import torch
 pytest.importorskip("gymnasium")
 
 from gymnasium import spaces
+from stage_examples import a_policy, an_actor
 
 import control_examples as examples
-from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.spaces import Observations
 from penstock.control.stage import EnvironmentsSpec
 from penstock.core.errors import ModelError, SpecError
-from penstock.models.control import Shape, new_policy
 
 BYTES = spaces.Box(0, 255, (6, 5, 3), np.uint8)
 
@@ -60,8 +59,7 @@ def test_an_image_within_a_dictionary_comes_first_and_the_other_parts_after_its_
     rows = found.rows({"arm": np.array([[0.5, 1], [2, 3]]), "eye": eye})
     assert (rows.dtype, rows.shape, found.image) == (np.float32, (2, 92), (3, 6, 5))
     assert rows[:, -2:].tolist() == [[0.5, 1], [2, 3]]
-    shape = Shape(92, (2,), hidden=(4,), image=found.image, convolutions=((2, 3, 1),))
-    network = new_policy(shape, 0, "cpu").network
+    network = a_policy(92, (2,), image=found.image, convolutions=((2, 3, 1),)).network
     seen = network.trunk[0](torch.from_numpy(rows))
     assert seen.shape == (2, 2 * 4 * 3 + 2)
     assert torch.equal(seen[:, -2:], torch.from_numpy(rows[:, -2:]))
@@ -84,11 +82,10 @@ def test_spaces_that_are_not_known_are_refused_by_name(space: Any, words: str) -
 def test_a_forbidden_option_is_never_chosen_and_has_no_share_of_the_log_prob(mode: str) -> None:
     """Of three options one is forbidden, another each step: log-probs are those of two."""
     found = environments("masked", mode=mode)
-    shape = Shape(found.numbers, found.choices, hidden=(8,), masked=True)
-    fragment = Actor(found, new_policy(shape, 0, "cpu"), 40, 0).collect(0)
+    actor = an_actor(found, 40, masked=True)
+    fragment, policy = actor.collect(0), actor.policy
     forbidden = fragment.observation_TNF[..., 0].astype(int) % 3
     assert (fragment.decision_TND[..., 0] != forbidden).all()
-    policy = new_policy(shape, 0, "cpu")
     rows = torch.from_numpy(fragment.observation_TNF).flatten(0, 1)
     numbers = policy.network(rows)[0][:, :-1]
     taken = torch.from_numpy(fragment.decision_TND).flatten(0, 1)
@@ -105,7 +102,7 @@ def test_a_mask_that_forbids_everything_is_refused() -> None:
 
 
 def test_bytes_of_an_image_are_scaled_once_to_between_0_and_1() -> None:
-    policy = new_policy(Shape(12, (2,), hidden=(4,), image=(3, 2, 2), convolutions=((2, 1, 1),)), 0, "cpu")
+    policy = a_policy(12, (2,), image=(3, 2, 2), convolutions=((2, 1, 1),))
     whole = policy.network.trunk[0](torch.full((1, 12), 255, dtype=torch.uint8))
     assert whole.shape == (1, 3, 2, 2)
     assert torch.equal(whole, torch.ones(1, 3, 2, 2))
@@ -113,4 +110,4 @@ def test_bytes_of_an_image_are_scaled_once_to_between_0_and_1() -> None:
 
 def test_an_image_smaller_than_a_kernel_is_refused() -> None:
     with pytest.raises(ModelError, match="kernel of 8 on 6 × 5"):
-        new_policy(Shape(90, (2,), image=(3, 6, 5), convolutions=((32, 8, 4),)), 0, "cpu")
+        a_policy(90, (2,), image=(3, 6, 5), convolutions=((32, 8, 4),))

@@ -5,23 +5,19 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from stage_examples import an_actor
 
-from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.stage import EnvironmentsSpec
 from penstock.control.travelling import Collected, collected_of, group_of, side_by_side
 from penstock.control.worker import ActingWorker
 from penstock.core.errors import WeightError
 from penstock.core.types import PromptKey, WeightUpdate
-from penstock.models.control import new_policy
-from penstock.models.control_networks import Shape
 from penstock.net import wire
 
 
 def actor(tmp_path, count=3, memory=0):
-    environments = Environments(EnvironmentsSpec(id="CartPole-v1", count=count), 7, tmp_path)
-    policy = new_policy(Shape(4, (2,), 0, hidden=(8,), memory=memory), 0, "cpu")
-    return Actor(environments, policy, 20, 1)
+    return an_actor(Environments(EnvironmentsSpec(id="CartPole-v1", count=count), 7, tmp_path), 20, 1, memory=memory)
 
 
 def assert_same(one, other):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 pytest.importorskip("gymnasium")
 
-from penstock.config.run import Run
+from stage_examples import a_stage, an_actor, launched, reported
+
 from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog
-from penstock.control.stage import Control, EnvironmentsSpec, PolicyNetwork
+from penstock.control.stage import EnvironmentsSpec
 from penstock.core.errors import EnvError, SpecError
-from penstock.models.control import Shape, new_policy
-from penstock.runtime import launch
 
 BROKEN = """
 import gymnasium, numpy as np
@@ -36,32 +36,39 @@ class Broken(gymnasium.Env):
 """
 
 
-def actor_of(spec: EnvironmentsSpec, steps: int = 60, base=None, memory: int = 0) -> Actor:
-    environments = Environments(spec, 3, base, acting=True)
-    shape = Shape(environments.numbers, environments.choices, environments.continuous, hidden=(16,), memory=memory)
-    return Actor(environments, new_policy(shape, 0, "cpu"), steps, 5)
+def made_of(id: str, workers: int, count: int = 6, base=None) -> Environments:
+    return Environments(EnvironmentsSpec(id=id, vectorization="sync", count=count, workers=workers), 3, base, acting=True)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Callable[[str], Environments]]:
+    """Six environments in three workers, by name; tests share them, and each begins anew."""
+    kept: dict[str, Environments] = {}
+
+    def anew(id: str) -> Environments:
+        if id not in kept:
+            kept[id] = made_of(id, workers=3)
+        kept[id].reset(3)
+        return kept[id]
+
+    yield anew
+    for made in kept.values():
+        made.close()
 
 
 @pytest.fixture
-def actor():
-    made = actor_of(EnvironmentsSpec(id="CartPole-v1", count=6, workers=3))
-    yield made
-    made.environments.close()
+def actor(shared: Callable[[str], Environments]) -> Actor:
+    return an_actor(shared("CartPole-v1"), 60)
 
 
 @pytest.mark.parametrize("id", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("memory", [0, 8])
-def test_three_workers_give_the_fragments_of_one_process(id, memory):
-    specs = (EnvironmentsSpec(id=id, vectorization="sync", count=3, workers=workers) for workers in (0, 3))
-    alone, shared = (actor_of(spec, memory=memory) for spec in specs)
-    try:
-        for number in range(2):
-            one, other = alone.collect(0, number), shared.collect(0, number)
-            for name in ("observation_TNF", "decision_TND", "reward_TN", "start_TN", "acted_TN", "logp_TN", "value_TN"):
-                assert np.allclose(getattr(one, name), getattr(other, name), atol=1e-4), name
-    finally:
-        alone.environments.close()
-        shared.environments.close()
+def test_three_workers_give_the_fragments_of_one_process(id, memory, shared):
+    alone, apart = (an_actor(made, 60, memory=memory) for made in (made_of(id, workers=0), shared(id)))
+    for number in range(2):
+        one, other = alone.collect(0, number), apart.collect(0, number)
+        for name in ("observation_TNF", "decision_TND", "reward_TN", "start_TN", "acted_TN", "logp_TN", "value_TN"):
+            assert np.allclose(getattr(one, name), getattr(other, name), atol=1e-4), name
 
 
 def test_blocks_that_have_answered_are_decided_for_in_one_call(actor):
@@ -97,17 +104,18 @@ def test_workers_that_die_each_time_are_an_error_that_names_one(actor, monkeypat
 
 def test_an_error_of_the_environment_ends_the_run_in_its_words(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
-    actor = actor_of(EnvironmentsSpec(id="broken.py:Broken", count=2, workers=2), base=tmp_path)
+    made = made_of("broken.py:Broken", workers=2, count=2, base=tmp_path)
     with pytest.raises(SpecError, match="ValueError: the wheel came off"):
-        actor.collect(0, 0)
-    processes = [block.process for block in actor.environments.blocks]
-    actor.environments.close()
+        an_actor(made, 60).collect(0, 0)
+    processes = [block.process for block in made.blocks]
+    made.close()
     assert all(process.poll() is not None for process in processes)
 
 
-def test_workers_end_with_their_owner(actor):
-    processes = [block.process for block in actor.environments.blocks]
-    actor.environments.close()
+def test_workers_end_with_their_owner():
+    made = made_of("CartPole-v1", workers=2, count=2)
+    processes = [block.process for block in made.blocks]
+    made.close()
     assert all(process.returncode == 0 for process in processes)
 
 
@@ -125,7 +133,5 @@ def test_workers_that_have_no_meaning_are_refused(fields, message):
 
 
 def test_a_stage_learns_from_workers(tmp_path):
-    environments = EnvironmentsSpec(id="CartPole-v1", count=8, workers=2)
-    stage = Control(name="control", environments=environments, model=PolicyNetwork(hidden=(16,)), steps=3, evaluation=None)
-    result = launch(Run(name="workers", device="cpu", threads=1, stages=(stage,)), tmp_path / "run")
-    assert result.summary["stages"]["control"]["metrics"]["environment/episodes"] > 0
+    stage = a_stage(environments=EnvironmentsSpec(id="CartPole-v1", count=8, workers=2), fragment=32, evaluation=None)
+    assert sum(reported(launched(stage, tmp_path), "environment/episodes")) > 0

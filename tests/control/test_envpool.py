@@ -7,22 +7,16 @@ import pytest
 
 pytest.importorskip("envpool")
 
-from penstock.control.actor import Actor
+from stage_examples import collected
+
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog
-from penstock.control.fragments import Fragment
 from penstock.control.stage import EnvironmentsSpec
 from penstock.core.errors import SpecError
-from penstock.models.control import Shape, new_policy
 
 
 def environments(name: str, count: int = 3, seed: int = 0, **options: int) -> Environments:
     return Environments(EnvironmentsSpec(id=name, count=count, vectorization="envpool", options=options), seed)
-
-
-def collected(made: Environments, steps: int) -> Fragment:
-    shape = Shape(made.numbers, made.choices, made.continuous, hidden=(8,))
-    return Actor(made, new_policy(shape, 0, "cpu"), steps, 0).collect(0)
 
 
 def test_a_pole_that_falls_ends_an_episode_with_what_was_seen_last_and_the_next_step_only_resets() -> None:

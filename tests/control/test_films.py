@@ -13,16 +13,14 @@ pytest.importorskip("PIL")
 
 import gymnasium
 from gymnasium import spaces
+from stage_examples import a_stage, launched, usual
 
-from penstock.algos.ppo import PPO
-from penstock.config.run import Run
 from penstock.control.environments import Environments
 from penstock.control.league import League
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, Interface, PolicyNetwork
+from penstock.control.stage import EnvironmentsSpec, Episodes, Interface
 from penstock.core.blobs import FILM, Film
 from penstock.core.errors import SpecError
 from penstock.data.pictures import from_file
-from penstock.runtime import launch
 
 HERE = Path(__file__).resolve()
 
@@ -57,95 +55,72 @@ def dark() -> Clock:
     return Clock()
 
 
-def stage(id: str, film: int, **fields: Any) -> Control:
-    return Control(
-        name="control",
-        environments=EnvironmentsSpec(id=id, count=4),
-        model=PolicyNetwork(hidden=(4,)),
-        algorithm=PPO(discount=0.9, value_clip=0.0),
-        fragment=4,
-        minibatches=1,
-        steps=1,
-        evaluation=Episodes(episodes=2, longest=20, film=film),
-        **fields,
-    )
+def filming(id: str, film: int, count: int = 4) -> dict[str, Any]:
+    """Fields of a stage that films so many frames."""
+    environments, evaluation = EnvironmentsSpec(id=id, count=count), Episodes(episodes=count, longest=20, film=film)
+    return usual(environments=environments, evaluation=evaluation, fragment=4, minibatches=1, steps=1)
 
 
-def filmed(run: Run, folder: Path) -> list[tuple[dict[str, Any], Film]]:
-    """The rows of samples with the films that they name."""
-    result, found = launch(run, folder), []
+def filmed(stage: Any, tmp_path: Path) -> list[tuple[dict[str, Any], Film]]:
+    """The rows of samples of a run with the films that they name."""
+    result, found = launched(stage, tmp_path), []
     for row in (row for event in result.samples for row in event["rows"]):
         (blob,) = row["blobs"]
         assert blob["kind"] == FILM
-        film = from_file((folder / "blobs" / blob["hash"]).read_bytes(), "a film")
+        film = from_file((tmp_path / "run" / "blobs" / blob["hash"]).read_bytes(), "a film")
         assert isinstance(film, Film)
         found.append((row, film))
     return found
 
 
+def drawn(**fields: Any) -> Any:
+    """The picture of environments."""
+    made = Environments(EnvironmentsSpec(**fields), 0, interface=Interface(draws=True))
+    picture = made.picture()
+    made.close()
+    return picture
+
+
 @pytest.mark.parametrize(("most", "frames"), [(9, [0, 50, 100]), (2, [0, 50])])
 def test_a_film_has_a_frame_of_each_step_up_to_its_bound(tmp_path: Path, most: int, frames: list[int]) -> None:
-    run = Run(name="run", stages=(stage(f"{HERE}:clock", most),), device="cpu", threads=1)
-    before, after = filmed(run, tmp_path / "run")
+    before, after = filmed(a_stage(**filming(f"{HERE}:clock", most)), tmp_path)
     assert before[1].frames_FHWC[:, 0, 0, 0].tolist() == frames
     assert after[1].frames_FHWC.shape == (len(frames), 4, 6, 3)
     assert (after[0]["text"], after[0]["reward"], after[0]["held_out"]) == ("an episode of 3 steps", 3.0, True)
 
 
 def test_no_film_without_being_asked(tmp_path: Path) -> None:
-    run = Run(name="run", stages=(stage(f"{HERE}:clock", 0),), device="cpu", threads=1)
-    assert filmed(run, tmp_path / "run") == []
+    assert filmed(a_stage(**filming(f"{HERE}:clock", 0)), tmp_path) == []
 
 
-def test_environments_that_gymnasium_steps_as_one_array_are_drawn(tmp_path: Path) -> None:
+def test_environments_that_gymnasium_steps_as_one_array_are_drawn() -> None:
     pytest.importorskip("pygame")
-    made = Environments(EnvironmentsSpec(id="CartPole-v1", count=2), 0, interface=Interface(draws=True))
-    picture = made.picture()
-    made.close()
+    picture = drawn(id="CartPole-v1", count=2)
     assert (picture.dtype, picture.shape) == (np.uint8, (400, 600, 3))
 
 
 def test_a_league_films_its_game(tmp_path: Path) -> None:
-    league = League(
-        name="league",
-        environments=EnvironmentsSpec(id="penstock.control.hide_and_seek:hide_and_seek", count=8),
-        model=PolicyNetwork(hidden=(4,)),
-        algorithm=PPO(discount=0.9, value_clip=0.0),
-        teams={"hider.*": "hiders", ".*": "seekers"},
-        fragment=4,
-        minibatches=1,
-        steps=1,
-        evaluation=Episodes(episodes=8, longest=20, film=5),
-    )
-    found = filmed(Run(name="run", stages=(league,), device="cpu", threads=1), tmp_path / "run")
+    fields = filming("penstock.control.hide_and_seek:hide_and_seek", 5, count=8)
+    found = filmed(League(**fields, teams={"hider.*": "hiders", ".*": "seekers"}), tmp_path)
     assert [film.frames_FHWC.shape[0] for _, film in found] == [5, 5]
     assert found[0][0]["text"] == "a game of hiders and seekers as they are"
     assert (found[0][1].frames_FHWC[0] != found[0][1].frames_FHWC[4]).any()
 
 
 def test_what_draws_nothing_is_refused(tmp_path: Path) -> None:
-    run = Run(name="run", stages=(stage(f"{HERE}:dark", 3),), device="cpu", threads=1)
     with pytest.raises(SpecError, match=r"draws no picture for evaluation\.film"):
-        launch(run, tmp_path / "run")
+        launched(a_stage(**filming(f"{HERE}:dark", 3)), tmp_path)
     with pytest.raises(SpecError, match="negative"):
         Episodes(film=-1)
 
 
 def test_a_game_of_pettingzoo_is_drawn() -> None:
     pytest.importorskip("mpe2")
-    spec = EnvironmentsSpec(id="mpe2.simple_spread_v3:parallel_env", count=1, vectorization="parallel")
-    made = Environments(spec, 0, interface=Interface(draws=True))
-    picture = made.picture()
-    made.close()
-    assert picture.ndim == 3
+    assert drawn(id="mpe2.simple_spread_v3:parallel_env", count=1, vectorization="parallel").ndim == 3
 
 
 def test_envpool_draws_where_that_cannot_end_the_process() -> None:
     pytest.importorskip("envpool")
-    made = Environments(EnvironmentsSpec(id="Pong-v5", count=1, vectorization="envpool"), 0, interface=Interface(draws=True))
-    assert made.picture().shape == (210, 160, 3)
-    made.close()
+    assert drawn(id="Pong-v5", count=1, vectorization="envpool").shape == (210, 160, 3)
     with pytest.raises(SpecError, match="OpenGL"):
-        Environments(
-            EnvironmentsSpec(id="HalfCheetah-v4", count=1, vectorization="envpool"), 0, interface=Interface(draws=True)
-        )
+        drawn(id="HalfCheetah-v4", count=1, vectorization="envpool")

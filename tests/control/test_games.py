@@ -10,26 +10,19 @@ import pytest
 
 pytest.importorskip("gymnasium")
 
+from stage_examples import a_policy, a_stage, collected, launched
+
 import control_examples as examples
-from penstock.algos.ppo import PPO
-from penstock.config.run import Run
-from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import EpisodeLog
-from penstock.control.fragments import Fragment
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, PolicyNetwork
+from penstock.control.stage import EnvironmentsSpec
 from penstock.core.errors import SpecError
-from penstock.models.control import Shape, new_policy, save_policy
-from penstock.runtime import launch
+from penstock.models.control import save_policy
 
 
 def spec(count: int = 2, agents: dict[str, str] | None = None, **options: Any) -> EnvironmentsSpec:
     id = f"{examples.__file__}:chase"
     return EnvironmentsSpec(id=id, count=count, vectorization="parallel", agents=agents or {}, options=options)
-
-
-def collected(made: Environments, steps: int) -> Fragment:
-    return Actor(made, new_policy(Shape(made.numbers, made.choices, hidden=(4,)), 0, "cpu"), steps, 0).collect(0)
 
 
 def test_every_agent_that_learns_is_a_row_of_its_game() -> None:
@@ -57,16 +50,15 @@ def test_an_agent_that_is_done_earlier_is_idle_until_its_game_begins_anew() -> N
 def test_vectors_of_different_lengths_end_in_zeros(tmp_path: Path) -> None:
     found = collected(Environments(spec(longer=2), 0), 2)
     assert found.observation_TNF[:, :2].tolist() == [[[0, 0, 0, 0], [0, 1, 7, 7]], [[1, 0, 0, 0], [1, 1, 7, 7]]]
-    policy = new_policy(Shape(4, (2,), hidden=(4,)), 0, "cpu")
-    save_policy(policy, tmp_path / "wide")
-    save_policy(new_policy(Shape(2, (2,), hidden=(4,)), 0, "cpu"), tmp_path / "narrow")
+    save_policy(a_policy(4, (2,)), tmp_path / "wide")
+    save_policy(a_policy(2, (2,)), tmp_path / "narrow")
     collected(Environments(spec(agents={"agent_1": "learner", ".*": str(tmp_path / "wide")}, longer=2), 0), 2)
     with pytest.raises(SpecError, match="reads 2 numbers, and agent_1 sees 4"):
         Environments(spec(agents={"agent_0": "learner", ".*": str(tmp_path / "narrow")}, longer=2), 0)
 
 
 def test_other_agents_are_played_by_a_saved_policy_and_by_chance(tmp_path: Path) -> None:
-    policy = new_policy(Shape(2, (2,), hidden=(4,)), 0, "cpu")
+    policy = a_policy(2, (2,))
     policy.network.decide.bias.data[:] = policy.network.decide.bias.new_tensor([-9.0, 9.0])
     save_policy(policy, tmp_path / "other")
     examples.CHASED.clear()
@@ -99,16 +91,7 @@ def test_agents_without_a_game_and_a_game_that_is_none_are_refused() -> None:
 
 
 def test_a_stage_trains_in_a_game_and_evaluates_whole_episodes(tmp_path: Path) -> None:
-    stage = Control(
-        name="control",
-        environments=spec(count=4, early=2),
-        model=PolicyNetwork(hidden=(8,)),
-        algorithm=PPO(discount=0.9, value_clip=0.0),
-        fragment=8,
-        steps=2,
-        evaluation=Episodes(episodes=2, longest=10),
-    )
-    result = launch(Run(name="run", stages=(stage,), device="cpu", threads=1), tmp_path / "run")
+    result = launched(a_stage(environments=spec(count=4, early=2)), tmp_path)
     assert result.metrics[-1]["values"]["evaluation/reward"] == 3.0  # 4 steps of one agent, 2 of the other
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,15 @@ pytest.importorskip("gymnasium")
 
 import gymnasium
 from gymnasium import spaces
+from stage_examples import a_policy, a_stage, launched
 
-from penstock.algos.ppo import PPO
-from penstock.config.run import Run
+from penstock.config.learner import LearnerSpec
 from penstock.control.environments import Environments
 from penstock.control.games import Games
 from penstock.control.spaces import Decisions
-from penstock.control.stage import Control, EnvironmentsSpec, Episodes, PolicyNetwork
-from penstock.models.control import Shape, load_policy, new_policy
+from penstock.control.stage import EnvironmentsSpec, PolicyNetwork
+from penstock.models.control import load_policy
 from penstock.models.decisions import Mixed
-from penstock.runtime import launch
 
 HERE = Path(__file__).resolve()
 BOTH = frozenset({"logp", "entropy"})
@@ -95,8 +95,6 @@ def test_entries_of_a_dictionary_and_of_what_is_in_it_are_found_again() -> None:
 @pytest.mark.parametrize("options", [{}, {"named": True}])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_environments_get_actions_of_their_space(options: dict[str, Any], workers: int) -> None:
-    from dataclasses import replace
-
     made = Environments(replace(spec(**options), workers=workers), 0, acting=True)
     try:
         assert (made.choices, made.continuous) == ((2,), 1)
@@ -109,7 +107,7 @@ def test_environments_get_actions_of_their_space(options: dict[str, Any], worker
 
 def test_a_mask_is_of_the_options_alone() -> None:
     made = Environments(spec(masked=True), 0)
-    own = new_policy(Shape(1, (2,), 1, hidden=(4,), masked=True), 0, "cpu")
+    own = a_policy(1, (2,), 1, masked=True)
     own.network.decide.bias.data[:] = own.network.decide.bias.new_tensor([0.0, 9.0, 0.25])
     _, decision, _ = own.step(torch.from_numpy(made.observation_NF), own.first_state(2), None)
     assert decision[:, 0].tolist() == [0.0, 0.0]
@@ -117,17 +115,9 @@ def test_a_mask_is_of_the_options_alone() -> None:
 
 def test_a_stage_learns_both_and_saves_them(tmp_path: Path) -> None:
     """Chance: half of the time fire, and a number of deviation 0.5 around 0 is 0.6 away from a half; the best is 1."""
-    stage = Control(
-        name="control",
-        environments=spec(64),
-        model=PolicyNetwork(hidden=(16,), deviation=0.5),
-        algorithm=PPO(discount=0.9, value_clip=0.0),
-        fragment=8,
-        steps=40,
-        evaluation=Episodes(episodes=8, longest=2),
-    )
-    result = launch(Run(name="run", stages=(stage,), device="cpu", threads=1), tmp_path / "run")
-    assert result.metrics[-1]["values"]["evaluation/reward"] > 0.8
+    model, fast = PolicyNetwork(hidden=(16,), deviation=0.5), LearnerSpec(learning_rate=1e-2)
+    stage = a_stage(environments=spec(32), model=model, minibatches=4, steps=20, learner=fast)
+    assert launched(stage, tmp_path).metrics[-1]["values"]["evaluation/reward"] > 0.8
     shape = load_policy(tmp_path / "run" / "model").network.shape
     assert (shape.choices, shape.continuous) == ((2,), 1)
 

@@ -11,15 +11,14 @@ import torch
 
 pytest.importorskip("gymnasium")
 
+from stage_examples import a_stage, launched, reported
+
 from penstock.algos.off_policy import DQN
-from penstock.algos.ppo import PPO
-from penstock.config.run import Run
 from penstock.control.fragments import Ends, Fragment
 from penstock.control.novelty import Novelty
-from penstock.control.stage import Control, Curiosity, EnvironmentsSpec, PolicyNetwork
+from penstock.control.stage import Curiosity
 from penstock.core.errors import SpecError
 from penstock.models.control_networks import Shape
-from penstock.runtime import launch
 
 
 def fragment(shown_TN: Any, end: tuple[int, float] | None = None, last: float = 0.0) -> Fragment:
@@ -104,23 +103,13 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_happened() -> None:
 
 def test_a_stage_reports_returns_without_it(tmp_path: Path) -> None:
     """CartPole's return is its length, whatever else is rewarded."""
-    stage = Control(
-        name="control",
-        environments=EnvironmentsSpec(id="CartPole-v1", count=8),
-        model=PolicyNetwork(hidden=(8,)),
-        algorithm=PPO(discount=0.9, value_clip=0.0),
-        curiosity=Curiosity(width=8),
-        fragment=16,
-        steps=3,
-        evaluation=None,
-    )
-    result = launch(Run(name="run", stages=(stage,), device="cpu", threads=1), tmp_path / "run")
-    found = [event["values"] for event in result.metrics if "reward/mean" in event["values"]]
-    assert found
-    assert all(values["reward/mean"] == values["episode/length"] for values in found)
-    assert all(values["novelty/error"] > 0 for values in found)
+    stage = a_stage(curiosity=Curiosity(width=8), fragment=16, steps=3, evaluation=None)
+    result = launched(stage, tmp_path)
+    assert reported(result)
+    assert reported(result) == reported(result, "episode/length")
+    assert all(error > 0 for error in reported(result, "novelty/error"))
 
 
 def test_it_is_refused_where_transitions_are_replayed() -> None:
     with pytest.raises(SpecError, match="curiosity"):
-        Control(name="control", environments=EnvironmentsSpec(id="CartPole-v1"), algorithm=DQN(), curiosity=Curiosity())
+        a_stage(algorithm=DQN(), curiosity=Curiosity())
