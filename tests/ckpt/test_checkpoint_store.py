@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,20 @@ def states(step: int) -> dict[str, State]:
         ),
         "sampler": State({}, {"ordinal": step * 4}),
     }
+
+
+def quiet(what: str, **fields: Any) -> None:
+    return None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path, report=quiet)
+
+
+def save(store: CheckpointStore, *steps: int, **about: Any) -> Path:
+    """Save these steps; gives the folder of the last."""
+    return [store.save(at(step), states(step), **about) for step in steps][-1]
 
 
 def newest(store: CheckpointStore) -> Any:
@@ -72,27 +86,22 @@ def test_the_newest_is_by_stage_and_then_step(tmp_path: Path) -> None:
     assert newest(store).entry.position == at(20, "ten", 10)
 
 
-def test_keeps_the_newest_the_best_and_the_last_good(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
+def test_keeps_the_newest_the_best_and_the_last_good(store: CheckpointStore) -> None:
     for step, score, good in ((1, 0.1, True), (2, 0.9, True), (3, 0.2, True), (4, 0.3, False), (5, None, False)):
         store.save(at(step), states(step), score=score, good=good)
     assert [entry.position.step for entry in store.entries()] == [2, 3, 4, 5]
 
 
-def test_a_score_that_comes_later_belongs_to_the_checkpoint_of_its_step(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=2)
-    store.save(at(1), states(1))
-    store.save(at(2), states(2))
+def test_a_score_that_comes_later_belongs_to_the_checkpoint_of_its_step(tmp_path: Path, store: CheckpointStore) -> None:
+    save(store, 1, 2)
     store.rate(at(1), 0.9)
     store.rate(at(7), 5.0)  # there is none
     assert [entry.score for entry in CheckpointStore(tmp_path).entries()] == [0.9, None]
-    for step in (3, 4, 5):
-        store.save(at(step), states(step), score=0.1)
+    save(store, 3, 4, 5, score=0.1)
     assert [entry.position.step for entry in store.entries()] == [1, 4, 5]
 
 
-def test_a_checkpoint_that_takes_the_place_of_another_does_not_take_its_score(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+def test_a_checkpoint_that_takes_the_place_of_another_does_not_take_its_score(store: CheckpointStore) -> None:
     store.save(at(1), states(1))
     store.rate(at(1), 0.9)
     store.save(at(1), states(1))
@@ -107,24 +116,21 @@ def test_the_best_is_of_the_newest_stage_with_scores(tmp_path: Path) -> None:
     assert names(store) == ["stage-01-rl-step-000001", "stage-01-rl-step-000002"]
 
 
-def test_pruning_keeps_a_valid_good_one_when_a_newer_good_one_is_damaged(tmp_path: Path) -> None:
-    CheckpointStore(tmp_path, keep=9).save(at(1), states(1))
-    CheckpointStore(tmp_path, keep=9).save(at(2), states(2))
+def test_pruning_keeps_a_valid_good_one_when_a_newer_good_one_is_damaged(tmp_path: Path, store: CheckpointStore) -> None:
+    save(store, 1, 2)
     (tmp_path / at(2).name / "learner.json").write_text("{}")
-    CheckpointStore(tmp_path, keep=1, report=lambda *a, **k: None).save(at(3), states(3), good=False)
+    CheckpointStore(tmp_path, keep=1, report=quiet).save(at(3), states(3), good=False)
     assert names(CheckpointStore(tmp_path)) == [at(1).name, at(3).name]
     assert (tmp_path / "quarantine" / at(2).name).exists()
 
 
 def test_saving_below_existing_checkpoints_never_prunes_the_one_just_saved(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keep=1)
-    store.save(at(9), states(9))
-    store.save(at(1), states(1))
+    save(store, 9, 1)
     assert names(store) == [at(1).name, at(9).name]
 
 
-def test_the_same_position_is_replaced(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+def test_the_same_position_is_replaced(tmp_path: Path, store: CheckpointStore) -> None:
     store.save(at(1), states(1))
     store.save(at(1), states(77))
     assert newest(store).states["sampler"].values == {"ordinal": 308}
@@ -165,8 +171,7 @@ FILES = ("manifest.json", "checkpoint.json", "learner.safetensors", "learner.jso
 def test_a_damaged_one_is_quarantined_and_the_older_one_used(tmp_path: Path, name: str, damage: Any) -> None:
     said: list[tuple[str, dict[str, Any]]] = []
     store = CheckpointStore(tmp_path, report=lambda what, **fields: said.append((what, fields)))
-    store.save(at(1), states(1))
-    path = store.save(at(2), states(2))
+    path = save(store, 1, 2)
     assert sorted(p.name for p in path.iterdir()) == sorted(FILES)
     damage(path / name)
     loaded = newest(store)
@@ -189,8 +194,7 @@ def test_every_single_byte_of_a_manifest_counts(tmp_path: Path) -> None:
     assert files.problem_of(path.parent) is None
 
 
-def test_a_renamed_one_is_not_what_it_says(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, report=lambda *a, **k: None)
+def test_a_renamed_one_is_not_what_it_says(tmp_path: Path, store: CheckpointStore) -> None:
     os.rename(store.save(at(1), states(1)), tmp_path / at(3).name)
     with pytest.raises(CheckpointError, match="it was saved as stage-00-grpo-step-000001"):
         store.load_newest()
@@ -198,14 +202,12 @@ def test_a_renamed_one_is_not_what_it_says(tmp_path: Path) -> None:
 
 def test_without_a_listener_the_warning_is_a_python_warning(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
-    store.save(at(1), states(1))
-    cut(store.save(at(2), states(2)) / "learner.safetensors")
+    cut(save(store, 1, 2) / "learner.safetensors")
     with pytest.warns(UserWarning, match=r"learner\.safetensors has \d+ bytes instead of \d+"):
         assert newest(store).entry.position == at(1)
 
 
-def test_never_starts_from_scratch_silently(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, report=lambda *a, **k: None)
+def test_never_starts_from_scratch_silently(tmp_path: Path, store: CheckpointStore) -> None:
     cut(store.save(at(1), states(1)) / "learner.json")
     with pytest.raises(CheckpointError, match=r"no valid one.*learner\.json"):
         store.load_newest()
@@ -216,7 +218,7 @@ def test_never_starts_from_scratch_silently(tmp_path: Path) -> None:
 
 
 def test_quarantine_keeps_every_damaged_copy(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path, keep=5, report=lambda *a, **k: None)
+    store = CheckpointStore(tmp_path, keep=5, report=quiet)
     store.save(at(1), states(1))
     for _ in range(3):
         cut(store.save(at(2), states(2)) / "learner.json")
@@ -249,21 +251,17 @@ def test_too_little_space_is_seen_before_writing(tmp_path: Path, monkeypatch: py
         CheckpointStore(tmp_path).save(at(1), {"a": State({"x": torch.zeros(1_000_000)}, {})})
 
 
-def test_a_file_that_the_system_refuses_to_grow(tmp_path: Path) -> None:
+def test_a_file_that_the_system_refuses_to_grow(tmp_path: Path, store: CheckpointStore) -> None:
     """A real failing write, inside the safetensors library: the system limits the size of a file to 100 kB."""
-    CheckpointStore(tmp_path).save(at(1), states(1))
-    code = (
-        "import resource, sys, torch\n"
-        "from penstock.ckpt.store import CheckpointStore, Position\n"
-        "from penstock.core.contracts import State\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "big = {'a': State({'x': torch.zeros(1_000_000)}, {})}\n"
-        "CheckpointStore(sys.argv[1]).save(Position(0, 'grpo', 2), big)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "CheckpointError" in done.stderr
-    assert "no space for stage-00-grpo-step-000002" in done.stderr
+    save(store, 1)
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        with pytest.raises(CheckpointError, match="no space for stage-00-grpo-step-000002"):
+            store.save(at(2), {"a": State({"x": torch.zeros(1_000_000)}, {})})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".lock", at(1).name]
 
 
@@ -318,8 +316,7 @@ def test_impossible_positions_scores_and_counts(tmp_path: Path) -> None:
         CheckpointStore(tmp_path, keep=0)
 
 
-def test_a_lock_held_too_long_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = CheckpointStore(tmp_path)
+def test_a_lock_held_too_long_names_the_folder(tmp_path: Path, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.ckpt.store.LOCK_SECONDS", 0.1)
     with store._locked(), pytest.raises(CheckpointError, match=r"another process has held \.lock"):
         CheckpointStore(tmp_path).save(at(1), states(1))

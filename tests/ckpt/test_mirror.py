@@ -7,6 +7,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,13 @@ class Node:
         (model / "model.safetensors").write_bytes(b"weights")
         (self.folder / "summary.json").write_text(json.dumps({"stages": {name: {}}}))
 
+    def send(self, *steps: int) -> None:
+        """Start, save these steps, and have everything in the store."""
+        self.start()
+        for step in steps:
+            self.save(step)
+        assert self.upload() == ""
+
     def upload(self) -> str:
         """Send everything and end."""
         self.mirror.ask()
@@ -95,11 +103,13 @@ def committed(node: Node) -> list[str]:
     return [name for name in names(node.url) if name.startswith("checkpoints/") and name.endswith("manifest.json")]
 
 
+def steps(node: Node) -> list[str]:
+    return [name.split("/")[1][-1] for name in committed(node)]
+
+
 def test_another_machine_gets_spec_log_models_and_the_newest_checkpoint(tmp_path: Path, node: Node, url: str) -> None:
-    node.start().finish_stage("sft")
-    node.save(1)
-    node.save(2)
-    assert node.upload() == ""
+    node.finish_stage("sft")
+    node.send(1, 2)
     folder = fetched(tmp_path, url)
     assert newest(folder) == 2
     assert [path.name for path in (folder / "checkpoints").glob("stage-*")] == ["stage-01-grpo-step-000002"]
@@ -109,26 +119,14 @@ def test_another_machine_gets_spec_log_models_and_the_newest_checkpoint(tmp_path
 
 
 def test_a_memory_store_holds_a_run(tmp_path: Path) -> None:
-    node = Node(tmp_path / "a" / "run", "memory://bucket/of-memory").start()
-    node.save(3)
-    assert node.upload() == ""
+    node = Node(tmp_path / "a" / "run", "memory://bucket/of-memory")
+    node.send(3)
     assert newest(fetched(tmp_path, node.url)) == 3
 
 
-def test_a_checkpoint_comes_with_the_log_up_to_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write = list[str](), Objects.write
-
-    def noted(self: Objects, name: str, content: bytes, new: bool = False) -> None:
-        written.append(name)
-        write(self, name, content, new)
-
-    monkeypatch.setattr(Objects, "write", noted)
-    node.start().save(1)
-    assert node.upload() == ""
-    assert written.index("events.jsonl") < written.index(committed(node)[0])
-
-
-def test_so_does_one_that_is_saved_while_another_is_uploaded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_comes_with_the_log_up_to_it_also_one_that_is_saved_while_another_is_uploaded(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reaching, put, write = dict[str, int](), Objects.put, Objects.write
 
     def save_another(self: Objects, path: Path, name: str) -> None:
@@ -143,8 +141,7 @@ def test_so_does_one_that_is_saved_while_another_is_uploaded(node: Node, monkeyp
 
     monkeypatch.setattr(Objects, "put", save_another)
     monkeypatch.setattr(Objects, "write", noted)
-    node.start().save(1)
-    assert node.upload() == ""
+    node.send(1)
     assert reaching == {"stage-01-grpo-step-000001": 1, "stage-01-grpo-step-000002": 2}
 
 
@@ -155,7 +152,7 @@ def test_the_store_is_pruned_like_the_folder(node: Node) -> None:
         node.mirror.ask()
         node.until(lambda step=step: any(f"step-00000{step}/" in name for name in committed(node)))
     assert node.upload() == ""
-    assert [name.split("/")[1][-1] for name in committed(node)] == ["1", "3", "4"]
+    assert steps(node) == ["1", "3", "4"]
     assert len(list((Path(node.url.removeprefix("file://")) / "run/checkpoints").glob("stage-*"))) == 3
 
 
@@ -170,7 +167,7 @@ def test_the_best_checkpoint_stays_in_the_store_though_the_machine_that_made_it_
     for step in (3, 4):
         other.save(step, score=0.1)
     assert other.upload() == ""
-    assert [name.split("/")[1][-1] for name in committed(node)] == ["1", "3", "4"]
+    assert steps(node) == ["1", "3", "4"]
 
 
 def test_one_that_is_pruned_while_it_is_uploaded_is_uploaded_whole(
@@ -203,9 +200,7 @@ def damage(url: str, step: int, cut: bool) -> None:
 
 @pytest.mark.parametrize("cut", [True, False], ids=["truncated", "altered"])
 def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, node: Node, url: str, cut: bool) -> None:
-    node.start().save(1)
-    node.save(2)
-    assert node.upload() == ""
+    node.send(1, 2)
     damage(url, 2, cut)
     folder = fetched(tmp_path, url)
     assert newest(folder) == 1
@@ -215,20 +210,14 @@ def test_a_damaged_checkpoint_is_passed_over_loudly(tmp_path: Path, node: Node, 
 
 
 def test_a_damaged_checkpoint_is_uploaded_again_once_it_is_made_again(tmp_path: Path, node: Node, url: str) -> None:
-    node.start().save(1)
-    node.save(2)
-    assert node.upload() == ""
+    node.send(1, 2)
     damage(url, 2, cut=True)
-    other = Node(fetched(tmp_path, url), url).start()
-    other.save(2)
-    assert other.upload() == ""
+    Node(fetched(tmp_path, url), url).send(2)
     assert newest(fetched(tmp_path, url, "c")) == 2
 
 
 def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path, node: Node, url: str) -> None:
-    node.start().save(1)
-    node.save(2)
-    assert node.upload() == ""
+    node.send(1, 2)
     Objects(f"{url}/run").delete(name for name in committed(node) if "step-000002" in name)
     folder = fetched(tmp_path, url)
     assert newest(folder) == 1
@@ -236,8 +225,7 @@ def test_a_checkpoint_without_its_manifest_is_none(tmp_path: Path, node: Node, u
 
 
 def test_without_a_whole_checkpoint_nothing_is_fetched(tmp_path: Path, node: Node, url: str) -> None:
-    node.start().save(1)
-    assert node.upload() == ""
+    node.send(1)
     damage(url, 1, cut=True)
     with pytest.raises(CheckpointError, match="1 checkpoints, and none is whole"):
         fetched(tmp_path, url)
@@ -245,8 +233,8 @@ def test_without_a_whole_checkpoint_nothing_is_fetched(tmp_path: Path, node: Nod
 
 
 def test_a_damaged_model_of_a_finished_stage_is_refused(tmp_path: Path, node: Node, url: str) -> None:
-    node.start().finish_stage("sft")
-    assert node.upload() == ""
+    node.finish_stage("sft")
+    node.send()
     Objects(f"{url}/run").write("models/sft/model.safetensors", b"weightz")
     with pytest.raises(CheckpointError, match=r"models/sft: a finished model is damaged: model\.safetensors does not match"):
         fetched(tmp_path, url)
@@ -264,22 +252,20 @@ def test_an_older_attempt_writes_no_more(tmp_path: Path, node: Node, url: str) -
     assert "attempt 2 of this run, on " in node.upload()
     with pytest.raises(CheckpointError, match="so this one writes no more to the store"):
         node.mirror.check()
-    assert [name.split("/")[1][-1] for name in committed(node)] == ["1", "2"]
+    assert steps(node) == ["1", "2"]
     assert newer.upload() == ""
 
 
 def test_the_attempts_number_is_the_clusters(tmp_path: Path, node: Node, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ATTEMPT, "7")
-    node.start().save(1)
-    assert node.upload() == ""
+    node.send(1)
     monkeypatch.setenv(ATTEMPT, "6")
     older = Node(fetched(tmp_path, url), url).start()
     assert "attempt 7 of this run" in older.upload()
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path: Path, node: Node, url: str) -> None:
-    node.start().save(1)
-    assert node.upload() == ""
+    node.send(1)
     other = Node(tmp_path / "other" / "run", url).start()
     other.save(9)
     assert "another run of this name is in the store" in other.upload()
@@ -287,13 +273,10 @@ def test_two_runs_of_one_name_are_kept_apart(tmp_path: Path, node: Node, url: st
 
 
 def test_a_folder_that_goes_on_uploads_only_what_is_new(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.start().save(1)
-    assert node.upload() == ""
-    again, sent = Node(node.folder, node.url).start(), []
-    put = Objects.put
+    node.send(1)
+    sent, put = list[str](), Objects.put
     monkeypatch.setattr(Objects, "put", lambda self, path, name: (sent.append(name), put(self, path, name)))
-    again.save(2)
-    assert again.upload() == ""
+    Node(node.folder, node.url).send(2)
     assert {name.split("/")[1] for name in sent} == {"stage-01-grpo-step-000002"}
 
 
@@ -339,11 +322,8 @@ def test_a_wrong_key_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     server = S3Server()
     try:
         server.start(INITIAL_NO_AUTH_ACTION_COUNT="5")
-        for name, value in {
-            **server.environment,
-            "AWS_ACCESS_KEY_ID": "AKIAWRONG",
-            "AWS_SECRET_ACCESS_KEY": "hidden-one",
-        }.items():
+        wrong = {"AWS_ACCESS_KEY_ID": "AKIAWRONG", "AWS_SECRET_ACCESS_KEY": "hidden-one"}
+        for name, value in (server.environment | wrong).items():
             monkeypatch.setenv(name, value)
         node = Node(tmp_path / "a" / "run", "s3://runs/team").start()
         node.save(1)
@@ -360,10 +340,8 @@ def test_a_wrong_key_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_over_s3_a_truncated_object_is_passed_over_and_races_have_one_winner(tmp_path: Path, s3: S3Server) -> None:
-    node = Node(tmp_path / "a" / "run", "s3://runs/team").start()
-    node.save(1)
-    node.save(2)
-    assert node.upload() == ""
+    node = Node(tmp_path / "a" / "run", "s3://runs/team")
+    node.send(1, 2)
     damage(node.url, 2, cut=True)
     assert newest(fetched(tmp_path, node.url)) == 1
     won: list[bool] = []
@@ -375,11 +353,9 @@ def test_over_s3_a_truncated_object_is_passed_over_and_races_have_one_winner(tmp
         except FileExistsError:
             won.append(False)
 
-    racers = [threading.Thread(target=claim) for _ in range(8)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join(60)
+    with ThreadPoolExecutor(8) as racers:
+        for _ in range(8):
+            racers.submit(claim)
     assert sorted(won) == [False] * 7 + [True]
 
 

@@ -22,15 +22,16 @@ from penstock.core.events import read_events
 from penstock.runtime import launch
 
 TINY = f"{Path(__file__).resolve().parents[1] / 'cli' / 'tiny_recipes.py'}:tiny"
-LONG = ("--grpo.steps", "60", "--checkpoint.every", "5")
+TRAIN, STORED = ("train", TINY, "--name", "run"), ("--checkpoint.store", "s3://runs/team")
+LONG = ("--grpo.steps", "30", "--checkpoint.every", "5")
 MAIN = "import sys; from penstock.cli.main import main; sys.exit(main())"
 PENSTOCK = [sys.executable, "-c", MAIN]
-# A machine on which a step takes a quarter of a second more, so that a run of 60 is not over before its store has a checkpoint.
+# A machine on which a step takes half a second more, so that a run of 30 is not over before its store has a checkpoint.
 SLOW = [
     sys.executable,
     "-c",
     "import time; from penstock.train.learner import DeviceLearner; step = DeviceLearner.step; "
-    "DeviceLearner.step = lambda *given: (time.sleep(0.25), step(*given))[1]; " + MAIN,
+    "DeviceLearner.step = lambda *given: (time.sleep(0.5), step(*given))[1]; " + MAIN,
 ]
 
 pytestmark = pytest.mark.slow
@@ -65,7 +66,7 @@ def committed(s3: S3Server) -> list[str]:
 
 def weights(machine: Path) -> dict[str, bytes]:
     found = [machine / "runs/run/model/model.safetensors", machine / "runs/run/models/sft/model.safetensors"]
-    newest = machine / "runs/run/checkpoints/stage-01-grpo-step-000060/learner.safetensors"
+    newest = machine / "runs/run/checkpoints/stage-01-grpo-step-000030/learner.safetensors"
     return {path.name + path.parent.name: path.read_bytes() for path in [*found, newest]}
 
 
@@ -76,8 +77,8 @@ def losses(machine: Path) -> list[tuple[str, int, float]]:
 
 def test_a_run_whose_machine_is_lost_ends_on_another_as_if_nothing_had_happened(tmp_path: Path, s3: S3Server) -> None:
     whole, lost, other = (tmp_path / name for name in ("whole", "lost", "other"))
-    run(whole, "train", TINY, *LONG, "--name", "run")
-    killed = begin(lost, "train", TINY, *LONG, "--name", "run", "--checkpoint.store", "s3://runs/team", command=SLOW)
+    run(whole, *TRAIN, *LONG)
+    killed = begin(lost, *TRAIN, *LONG, *STORED, command=SLOW)
     until(killed, lambda: any("stage-01-grpo" in name for name in committed(s3)))
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=60)
@@ -97,7 +98,7 @@ def test_a_run_whose_machine_is_lost_ends_on_another_as_if_nothing_had_happened(
 
 def test_a_store_that_hangs_holds_no_step_up_and_has_everything_in_the_end(tmp_path: Path, s3: S3Server) -> None:
     machine = tmp_path / "machine"
-    training = begin(machine, "train", TINY, *LONG, "--name", "run", "--checkpoint.store", "s3://runs/team")
+    training = begin(machine, *TRAIN, *LONG, *STORED)
     until(training, lambda: committed(s3))
     assert s3.process is not None
     s3.process.send_signal(signal.SIGSTOP)
@@ -105,7 +106,7 @@ def test_a_store_that_hangs_holds_no_step_up_and_has_everything_in_the_end(tmp_p
     s3.process.send_signal(signal.SIGCONT)
     said = training.communicate(timeout=180)[0]
     assert training.returncode == 0, said
-    assert any("stage-01-grpo-step-000060" in name for name in committed(s3))
+    assert any("stage-01-grpo-step-000030" in name for name in committed(s3))
     assert (
         Objects("s3://runs/team/run").read("model/model.safetensors")
         == (machine / "runs/run/model/model.safetensors").read_bytes()
@@ -114,12 +115,11 @@ def test_a_store_that_hangs_holds_no_step_up_and_has_everything_in_the_end(tmp_p
 
 def test_a_run_whose_store_is_gone_at_its_end_says_what_is_missing_and_sends_it_later(tmp_path: Path, s3: S3Server) -> None:
     machine = tmp_path / "machine"
-    words = ("train", TINY, "--name", "run", "--checkpoint.store", "s3://runs/team")
     code = "from penstock.ckpt import background; background.FINAL_SECONDS = 1; "
     hasty = [PENSTOCK[0], PENSTOCK[1], code + PENSTOCK[2]]
     s3.stop()
     machine.mkdir()
-    done = subprocess.run([*hasty, *words], cwd=machine, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*hasty, *TRAIN, *STORED], cwd=machine, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "s3://runs/team/run lacks checkpoint stage-01-grpo-step-000004" in done.stderr
     assert "store failed" in done.stdout
@@ -140,7 +140,7 @@ def test_a_launch_goes_on_from_the_store_where_the_folder_is_gone(tmp_path: Path
 
 
 def test_a_cluster_that_starts_a_command_again_goes_on_from_the_store(tmp_path: Path, s3: S3Server) -> None:
-    words = ("train", TINY, *LONG, "--name", "run", "--or-resume", "--checkpoint.store", "s3://runs/team")
+    words = (*TRAIN, *LONG, "--or-resume", *STORED)
     stopped = begin(tmp_path / "first", *words, command=SLOW)
     until(stopped, lambda: any("stage-01-grpo" in name for name in committed(s3)))
     stopped.send_signal(signal.SIGTERM)
