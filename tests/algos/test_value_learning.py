@@ -35,30 +35,21 @@ def test_the_next_value_by_hand(value, row, following):
 
 
 @pytest.mark.parametrize(
-    ("q", "backup", "loss"),
+    ("function", "found", "aim", "options", "loss"),
     [
-        ([[1.0, 3.0]], [2.0], 2.0),  # 1² + 1²
-        ([[0.0, 0.0], [1.0, 1.0]], [3.0, 1.0], 9.0),  # (2 · 9 + 0) / 2
+        (temporal_difference_loss, [[1.0, 3.0]], [2.0], {}, 2.0),  # 1² + 1²
+        (temporal_difference_loss, [[0.0, 0.0], [1.0, 1.0]], [3.0, 1.0], {}, 9.0),  # (2 · 9 + 0) / 2
+        (expectile_loss, [0.0], [2.0], {"expectile": 0.5}, 2.0),  # half the squared error
+        (expectile_loss, [0.0], [2.0], {"expectile": 0.9}, 3.6),  # 0.9 · 4: too low is dear
+        (expectile_loss, [2.0], [0.0], {"expectile": 0.9}, 0.4),  # 0.1 · 4: too high is cheap
+        (expectile_loss, [1.0], [1.0], {"expectile": 0.9}, 0.0),
+        # Values 0 and ln 3: logsumexp is ln 4; of the taken action ln 3 it is ln(4/3), by each of two heads.
+        (conservative_loss, [[math.log(3)] * 2], [[math.log(4)] * 2], {}, 2 * math.log(4 / 3)),
     ],
 )
-def test_the_one_step_error_by_hand(q, backup, loss):
-    q_AQ, backup_A = tensor(*q), tensor(*backup)
-    found = temporal_difference_loss(q_AQ, backup_A, torch.ones_like(backup_A), denominator=len(backup))
-    assert found.item() == pytest.approx(loss)
-
-
-@pytest.mark.parametrize(
-    ("value", "target", "expectile", "loss"),
-    [
-        (0.0, 2.0, 0.5, 2.0),  # half the squared error
-        (0.0, 2.0, 0.9, 3.6),  # 0.9 · 4: too low is dear
-        (2.0, 0.0, 0.9, 0.4),  # 0.1 · 4: too high is cheap
-        (1.0, 1.0, 0.9, 0.0),
-    ],
-)
-def test_the_expectile_loss_by_hand(value, target, expectile, loss):
-    found = expectile_loss(tensor(value), tensor(target), ONE, expectile=expectile, denominator=1)
-    assert found.item() == pytest.approx(loss)
+def test_a_loss_by_hand(function, found, aim, options, loss):
+    made = function(tensor(*found), tensor(*aim), torch.ones(len(found)), denominator=len(found), **options)
+    assert made.item() == pytest.approx(loss)
 
 
 def test_the_minimum_of_the_expectile_loss_is_the_expectile():
@@ -66,12 +57,6 @@ def test_the_minimum_of_the_expectile_loss_is_the_expectile():
     value = tensor(0.8, 0.8).requires_grad_()
     expectile_loss(value, tensor(0.0, 1.0), TWO, expectile=0.8, denominator=2).backward()
     assert value.grad.sum().item() == pytest.approx(0.0)
-
-
-def test_the_conservative_loss_by_hand():
-    # Values 0 and ln 3: logsumexp is ln 4; of the taken action ln 3 it is ln(4/3), by each of two heads.
-    taken, total = tensor([math.log(3)] * 2), tensor([math.log(4)] * 2)
-    assert conservative_loss(taken, total, ONE, denominator=1).item() == pytest.approx(2 * math.log(4 / 3))
 
 
 def test_the_conservative_gradient_is_softmax_less_the_action_taken():

@@ -27,15 +27,20 @@ def group(origin: str, *errors: str | None) -> Group:
     return Group(Prompt(KEY, "ab"), samples, origin=origin)
 
 
-def test_a_line_says_the_turn_before_which_something_came(tmp_path: Path) -> None:
-    tape = Tape(tmp_path / "generator-0.0.jsonl")
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "generator-0.0.jsonl"
+
+
+def test_a_line_says_the_turn_before_which_something_came(path: Path) -> None:
+    tape = Tape(path)
     tape.note("load", 3, 1)
     origin = tape.begin(7)
     tape.submit(SampleKey(KEY, 2))
     tape.turn += 5
     tape.note("drop", origin)
     tape.close()
-    assert list(read_lines(tmp_path / "generator-0.0.jsonl")) == [
+    assert list(read_lines(path)) == [
         [0, "load", 3, 1],
         [0, "begin", "generator-0.0/0", 7],
         [0, "submit", ["letters", 0, 7, 2]],
@@ -43,30 +48,19 @@ def test_a_line_says_the_turn_before_which_something_came(tmp_path: Path) -> Non
     ]
 
 
-def test_groups_of_all_takes_have_different_origins(tmp_path: Path) -> None:
-    origins = []
-    for _ in range(3):  # three starts of one generator
-        tape = Tape.next_take(tmp_path, "generator-0")
+def test_a_new_take_leaves_those_before_it_alone_and_has_origins_of_its_own(tmp_path: Path) -> None:
+    origins, written = [], {}
+    for role in (*["generator-0"] * 3, "generator-1"):  # three starts of one generator
+        tape = Tape.next_take(tmp_path, role)
         origins += [tape.begin(0), tape.begin(0)]
         tape.close()
-    origins.append(Tape.next_take(tmp_path, "generator-1").begin(0))
-    assert len(set(origins)) == 7
+        assert {name: (tmp_path / name).read_bytes() for name in written} == written
+        written = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert len(set(origins)) == 8
+    assert sorted(written) == [f"generator-{name}.jsonl" for name in ("0.0", "0.1", "0.2", "1.0")]
 
 
-def test_a_new_take_leaves_those_before_it_alone(tmp_path: Path) -> None:
-    first = Tape.next_take(tmp_path, "generator-0")
-    first.begin(4)
-    first.close()
-    before = (tmp_path / "generator-0.0.jsonl").read_bytes()
-    second = Tape.next_take(tmp_path, "generator-0")
-    second.begin(5)
-    second.close()
-    assert (tmp_path / "generator-0.0.jsonl").read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["generator-0.0.jsonl", "generator-0.1.jsonl"]
-
-
-def test_what_was_noted_is_in_the_file_after_a_flush_and_not_twice(tmp_path: Path) -> None:
-    path = tmp_path / "generator-0.0.jsonl"
+def test_what_was_noted_is_in_the_file_after_a_flush_and_not_twice(path: Path) -> None:
     tape = Tape(path)
     tape.begin(0)
     tape.flush()
@@ -86,18 +80,12 @@ def test_a_tape_without_a_file_counts_and_writes_nothing(tmp_path: Path, monkeyp
 
 def test_a_batch_names_its_groups_and_the_samples_that_failed(tmp_path: Path) -> None:
     LeaseLog(tmp_path, threads=2).note(4, [group("generator-0.0/3", None, None), group("generator-1.0/0", None, "too slow")])
-    assert list(read_lines(tmp_path / LEASES)) == [
-        {
-            "version": 4,
-            "threads": 2,
-            "groups": ["generator-0.0/3", "generator-1.0/0"],
-            "failed": [[1, 1, "too slow"]],
-        }
-    ]
+    groups = ["generator-0.0/3", "generator-1.0/0"]
+    expected = {"version": 4, "threads": 2, "groups": groups, "failed": [[1, 1, "too slow"]]}
+    assert list(read_lines(tmp_path / LEASES)) == [expected]
 
 
-def test_a_line_that_a_kill_cut_short_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "generator-0.0.jsonl"
+def test_a_line_that_a_kill_cut_short_is_passed_over(path: Path) -> None:
     path.write_text('[0, "load", 0, 0]\n[0, "begin", "generator-0.0/0", 0]\n[3, "subm', encoding="utf-8")
     assert [line[1] for line in read_lines(path)] == ["load", "begin"]
 

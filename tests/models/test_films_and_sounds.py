@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForMultimodalLM
 from transformers.models.qwen2_audio.processing_qwen2_audio import Qwen2AudioProcessor
 
 import seeing
@@ -141,10 +142,12 @@ def test_the_same_tokens_of_another_medium_are_another_prompt(read):
     assert abs(float(first.logp_T[at] - second.logp_T[at])) > 1e-4
 
 
-def test_a_folder_loads_again_and_gives_the_same_log_probs(read, tmp_path):
+def test_a_folder_loads_with_transformers_own_class_and_here_where_it_gives_the_same_log_probs(read, tmp_path):
     model, mark, (one, _) = read
     save_model(model, tmp_path / "saved")
+    AutoModelForMultimodalLM.from_pretrained(tmp_path / "saved")
     again = load_model(str(tmp_path / "saved"), media=seeing.media_of(model))
+    assert again.frozen
     again.text.store = model.text.store
     row = seeing.row(again, f"{mark}what?", [150, 151], (one,))
     np.testing.assert_array_equal(row.tokens_T, seeing.row(model, f"{mark}what?", [150, 151], (one,)).tokens_T)

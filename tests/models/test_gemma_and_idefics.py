@@ -5,7 +5,6 @@ import copy
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
@@ -15,7 +14,6 @@ from engine_examples import learner_logp, run
 from penstock.config.media import Vision
 from penstock.core.errors import DataError, ModelError
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.models.files import load_model, save_model
 from penstock.models.gemma import Gemma
 from penstock.models.idefics import BORDER, PART, WHOLE, Idefics
 from penstock.models.language_policy import LanguagePolicy
@@ -111,19 +109,6 @@ def test_a_chunk_ends_before_or_after_a_picture_of_gemma_never_in_it():
     np.testing.assert_array_equal(whole.tokens_T, cut.tokens_T)
     np.testing.assert_allclose(whole.logp_T, cut.logp_T, atol=5e-5)
     np.testing.assert_allclose(cut.logp_T[cut.action_T], learner_logp(model, cut), atol=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["gemma3", "idefics3", "smolvlm"])
-def test_a_folder_loads_here_and_with_transformers_own_class(kind, tmp_path):
-    model, _, blobs = shown(kind, (24, 24))
-    save_model(model, tmp_path / "saved")
-    loaded = load_model(str(tmp_path / "saved"), media=Vision())
-    loaded.text.store = model.text.store
-    assert loaded.frozen
-    AutoModelForImageTextToText.from_pretrained(tmp_path / "saved")
-    ours, again = (run(embedded_generator(one), [seeing.request(one, "<image>what?", blobs)])[0] for one in (model, loaded))
-    np.testing.assert_array_equal(ours.tokens_T, again.tokens_T)
-    np.testing.assert_allclose(ours.logp_T, again.logp_T, atol=1e-5)
 
 
 def test_crops_of_gemma_another_size_and_a_tokenizer_without_marks_are_refused():

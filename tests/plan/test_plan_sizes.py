@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from penstock.config.strategies import FSDP2
 from penstock.models.presets import shape_behind
@@ -11,11 +12,14 @@ from penstock.plan.traffic import moved
 from penstock.recipes.quickstart import quickstart
 
 
-def test_a_stage_takes_what_stands_in_memory_and_what_its_batch_needs() -> None:
+def planned() -> tuple[Any, Any]:
+    """The last stage of a run, and the shape of its model."""
     run = quickstart()
-    stage = run.stages[-1]
-    shape = shape_behind(stage.model, run)
-    assert shape is not None
+    return run.stages[-1], shape_behind(run.stages[-1].model, run)
+
+
+def test_a_stage_takes_what_stands_in_memory_and_what_its_batch_needs() -> None:
+    stage, shape = planned()
     found = {what: count for what, count, _ in stage_memory(stage, shape)}
     own = footprint(shape, stage.learner)
     kept = stage.learner.token_budget * shape.layers * (34 * shape.width + 6 * shape.hidden)
@@ -27,10 +31,8 @@ def test_a_stage_takes_what_stands_in_memory_and_what_its_batch_needs() -> None:
 
 
 def test_a_cache_takes_no_more_than_the_engine_may() -> None:
-    run = quickstart()
-    shape = shape_behind(run.stages[-1].model, run)
-    assert shape is not None
-    found = [stage_memory(run.stages[-1], shape, gb) for gb in (0.0, 0.001, 99.0)]
+    stage, shape = planned()
+    found = [stage_memory(stage, shape, gb) for gb in (0.0, 0.001, 99.0)]
     held = [{what: count for what, count, _ in taken}["cache"] for taken in found]
     assert held == [held[0], 1e6, held[0]]
     assert held[0] > 1e6
@@ -46,10 +48,7 @@ def test_a_step_moves_weights_to_every_generator_and_answers_three_times() -> No
 
 
 def test_ranks_of_a_sequence_share_its_activations() -> None:
-    run = quickstart()
-    stage = run.stages[-1]
-    shape = shape_behind(stage.model, run)
-    assert shape is not None
+    stage, shape = planned()
     spread = replace(stage, learner=replace(stage.learner, strategy=FSDP2(ranks=2, sequence_parallel=2)))
     found = {what: count for what, count, _ in stage_memory(spread, shape)}
     assert found["each of 2 ranks"] == rank_footprint(shape, spread.learner).total + found["activations"] / 2
