@@ -23,30 +23,27 @@ def test_a_denoiser_is_explained_in_pictures_and_transitions():
     assert "token" not in said
 
 
+def check(run, **changes):
+    """Before the run, whose last stage has these changes."""
+    check_stages(replace(run, stages=(run.stages[0], replace(run.stages[1], **changes))), Path.cwd())
+
+
 @pytest.mark.parametrize("algorithm", [DiffusionNFT(), flow_grpo(objective=GuardedRatio()), DiffusionRFT()])
 def test_a_model_that_writes_is_refused_an_algorithm_of_pictures_before_anything_runs(algorithm):
-    run = see()
-    stages = (run.stages[0], replace(run.stages[1], algorithm=algorithm))
     with pytest.raises(SpecError, match=r"grpo: \w+ trains denoisers, and this stage's model writes text; take another"):
-        check_stages(replace(run, stages=stages), Path.cwd())
+        check(see(), algorithm=algorithm)
+
+
+def test_a_model_that_writes_is_refused_a_way_to_draw_before_anything_runs():
+    with pytest.raises(SpecError, match=r"grpo: .*denoising is how a diffusion policy draws, and this stage's model writes"):
+        check(see(), denoising=Denoising())
 
 
 def test_a_judge_that_is_not_there_is_refused_before_anything_runs():
-    run = digits("draft")
-    stages = (run.stages[0], replace(run.stages[1], algorithm=DRaFT(judge="penstock.recipes.digits:likelyhood")))
     with pytest.raises(SpecError, match=r'draft: .*has no "likelyhood"; did you mean "likelihood"'):
-        check_stages(replace(run, stages=stages), Path.cwd())
+        check(digits("draft"), algorithm=DRaFT(judge="penstock.recipes.digits:likelyhood"))
 
 
 def test_a_model_that_writes_is_refused_an_algorithm_of_pictures_once_it_is_loaded():
     with pytest.raises(SpecError, match="DiffusionDPO trains denoisers, and this model writes text"):
         drawing(object(), None, DiffusionDPO())
-
-
-def test_a_model_that_writes_is_refused_a_way_to_draw_before_anything_runs():
-    run = see()
-    stages = (run.stages[0], replace(run.stages[1], denoising=Denoising()))
-    with pytest.raises(
-        SpecError, match=r"grpo: .*denoising is how a diffusion policy draws, and this stage's model writes text"
-    ):
-        check_stages(replace(run, stages=stages), Path.cwd())

@@ -6,44 +6,53 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from denoiser_examples import KINDS, drawn, request, tiny
+from denoiser_examples import (
+    KINDS,
+    aborted_and_resumed,
+    assert_log_probs_are_the_learners,
+    begun,
+    drawn,
+    labelled,
+    logps,
+    request,
+    tiny,
+    units_of,
+)
+from training import accumulated, kept_state, losses
 
 from penstock.algos.denoising import Denoise, exact_kl, flow_grpo
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
-from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError, GenerationError, ModelError, SpecError, WeightError
-from penstock.core.types import Row, SampleKey, WeightUpdate
+from penstock.core.types import WeightUpdate
 from penstock.engine.denoising import DenoisingGenerator, stream_of
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.models.files import load_model, save_model
-from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 PROMPTS = ("cat", "a dog", "seven", "a")
 
 
-def rows_of(samples, **fields):
-    return [Row(sample.columns, sample.action_T, fields) for sample in samples]
+def of_each_prompt(model):
+    return drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
 
 
-def scores(model, samples, budget=10**6):
-    found = Scoring(DiffusionPolicy(model), budget).score([(row,) for row in rows_of(samples)], frozenset({"logp"}))
-    return found["logp"]
+def tensors_of(model):
+    return [(name, tensor.detach().clone()) for name, tensor in model.policy_weights()]
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_the_learner_gives_every_transition_the_log_prob_that_the_generator_gave_it(kind):
     model = tiny(kind)
-    samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
-    for sample, logp_A in zip(samples, scores(model, samples, budget=7), strict=True):
-        assert sample.action_T.tolist() == [False, *[True] * 5, False]
-        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
+    samples = of_each_prompt(model)
+    assert [sample.action_T.tolist() for sample in samples] == [[False, *[True] * 5, False]] * 4
+    assert_log_probs_are_the_learners(model, samples, budget=7)
 
 
 def test_who_shares_a_pass_changes_nothing():
     model = tiny()
-    requests = [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)]
-    for together, alone in zip(drawn(model, requests), (drawn(model, [one])[0] for one in requests), strict=True):
+    for n, together in enumerate(of_each_prompt(model)):
+        (alone,) = drawn(model, [request(model, n, PROMPTS[n])])
         assert np.allclose(together.columns["state_TD"], alone.columns["state_TD"], atol=1e-6)
 
 
@@ -56,29 +65,18 @@ def test_at_temperature_0_a_draw_has_no_noise_but_the_first_and_every_step_count
 
 def test_a_window_has_the_noise_and_is_the_same_for_the_samples_of_a_prompt():
     model = tiny(Denoising(steps=6, window=2))
-    siblings = [replace(request(model), key=SampleKey(request(model).key.prompt, n)) for n in range(3)]
+    siblings = [request(model, sample=n) for n in range(3)]
     samples = drawn(model, [*siblings, *(request(model, n) for n in range(1, 20))])
     windows = [np.flatnonzero(sample.action_T).tolist() for sample in samples]
     assert windows[0] == windows[1] == windows[2]
     assert {tuple(window) for window in windows} == {(1, 2), (2, 3), (3, 4), (4, 5)}
-    for sample, logp_A in zip(samples, scores(model, samples), strict=True):
-        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
+    assert_log_probs_are_the_learners(model, samples)
 
 
 def test_a_trajectory_that_was_aborted_goes_on_to_what_it_would_have_been():
     model = tiny()
     (whole,) = drawn(model, [request(model)])
-
-    async def interrupted():
-        generator = DenoisingGenerator(model)
-        drawing = asyncio.create_task(generator.generate(request(model)))
-        while not generator.running or generator.running[0].step < 3:
-            await asyncio.sleep(0)
-        (part,) = await generator.abort([request(model).key])
-        assert (await drawing).finish == part.finish == "abort"
-        return part, await generator.generate(request(model, resume=part))
-
-    part, resumed = asyncio.run(interrupted())
+    part, resumed = asyncio.run(aborted_and_resumed(DenoisingGenerator(model), model, 3))
     assert len(part.action_T) == 4
     assert np.array_equal(resumed.columns["state_TD"], whole.columns["state_TD"])
     assert np.array_equal(resumed.logp_T, whole.logp_T)
@@ -89,19 +87,17 @@ def test_weights_that_are_loaded_between_two_steps_mark_the_steps_after_them():
 
     async def drawing():
         generator = DenoisingGenerator(model)
-        waiting = asyncio.create_task(generator.generate(request(model)))
-        while not generator.running or generator.running[0].step < 2:
-            await asyncio.sleep(0)
-        before = [(name, tensor.detach().clone()) for name, tensor in model.policy_weights()]
-        await generator.load(WeightUpdate(1, [(name, t.detach().clone()) for name, t in newer.policy_weights()]))
+        waiting = await begun(generator, request(model), 2)
+        before = tensors_of(model)
+        await generator.load(WeightUpdate(1, tensors_of(newer)))
         return before, await waiting
 
     before, sample = asyncio.run(drawing())
     assert sample.version_T.tolist() == [-1, 0, 0, 1, 1, 1, -1]
-    (after,) = scores(newer, [sample])
+    (after,) = logps(DiffusionPolicy(newer), [sample])
     old = tiny()
     old.load_state_dict({f"network.{name}": tensor for name, tensor in before})
-    (earlier,) = scores(old, [sample])
+    (earlier,) = logps(DiffusionPolicy(old), [sample])
     logp_A = sample.logp_T[sample.action_T]
     assert np.abs(np.concatenate([earlier[:2], after[2:]]) - logp_A).max() < 1e-5, "each step under its own version"
     assert np.abs(after[:2] - logp_A[:2]).max() > 1e-4
@@ -109,40 +105,30 @@ def test_weights_that_are_loaded_between_two_steps_mark_the_steps_after_them():
 
 def test_weights_that_do_not_fit_are_refused_and_the_old_ones_stay():
     model = tiny()
-    kept = {name: tensor.detach().clone() for name, tensor in model.policy_weights()}
+    kept = dict(tensors_of(model))
     broken = [(name, torch.full_like(tensor, float("nan"))) for name, tensor in model.policy_weights()]
     with pytest.raises(WeightError, match="not finite"):
         asyncio.run(DenoisingGenerator(model).load(WeightUpdate(1, broken)))
     assert all(torch.equal(tensor, kept[name]) for name, tensor in model.policy_weights())
 
 
-def test_a_prompt_that_is_too_long_is_refused():
+@pytest.mark.parametrize(
+    ("asked", "message"), [({"prompt": "a" * 40}, "reads 1 to 15"), ({"temperature": 0.7}, r"set denoising\.noise for less")]
+)
+def test_a_prompt_that_is_too_long_and_a_temperature_between_are_refused(asked, message):
     model = tiny()
-    with pytest.raises(GenerationError, match="reads 1 to 15"):
-        drawn(model, [request(model, prompt="a" * 40)])
-
-
-def test_a_temperature_between_is_refused():
-    model = tiny()
-    with pytest.raises(GenerationError, match=r"set denoising\.noise for less"):
-        drawn(model, [request(model, temperature=0.7)])
+    with pytest.raises(GenerationError, match=message):
+        drawn(model, [request(model, **asked)])
 
 
 @pytest.mark.parametrize("budget", [1, 5, 11, 10**6])
 def test_a_gradient_does_not_depend_on_how_rows_are_split(budget):
     model = tiny()
-    samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
-    fields = [{"advantage": np.full(5, 1.0 - n, np.float32), "old_logp": s.logp_T[s.action_T], "weight": np.ones(5, np.float32)}
-              for n, s in enumerate(samples)]  # fmt: skip
-    units = [(Row(s.columns, s.action_T, f),) for s, f in zip(samples, fields, strict=True)]
+    units, algorithm = labelled(of_each_prompt(model)), flow_grpo(kl=exact_kl(0.0))
     found = []
     for size in (10**6, budget):
-        copy = tiny()
-        learner = DeviceLearner(DiffusionPolicy(copy), LearnerSpec(), LearnerPlan(1))
-        loss = flow_grpo(kl=exact_kl(0.0)).loss()
-        for batch in learner.policy.lay_out(units, size, coupled=False):
-            learner.accumulate(batch, loss, Denominator.of(units))
-        found.append(torch.cat([m.grad.flatten() for m in learner.masters.masters if m.grad is not None]))
+        learner = DeviceLearner(DiffusionPolicy(tiny()), LearnerSpec(), LearnerPlan(1))
+        found.append(accumulated(learner, algorithm, units, size))
     assert torch.allclose(found[0], found[1], atol=1e-7)
 
 
@@ -152,7 +138,7 @@ def test_the_divergence_from_a_reference_is_0_at_first_and_grows_with_the_distan
     policy = DiffusionPolicy(model)
     for reference, zero in ((tiny(), True), (other, False)):
         policy.teacher = DiffusionPolicy(reference).teaching(None)
-        (batch,) = policy.lay_out([tuple(rows_of([sample]))], 100)
+        (batch,) = policy.lay_out(units_of([sample]), 100)
         found = policy.outputs(batch, frozenset({"divergence"}))["divergence"]
         assert (found.detach().abs().max().item() < 1e-9) == zero
 
@@ -196,23 +182,12 @@ def test_pre_training_brings_the_error_down_and_resumes_bit_for_bit():
     pictures = [np.full((4, 4), value, np.uint8) for value in (0, 255)]
     units = [algorithm.rows({"prompt": word, "picture": p}, model.text) for word, p in zip(PROMPTS, pictures, strict=False)] * 8
     learner = DeviceLearner(DiffusionPolicy(model), LearnerSpec(learning_rate=3e-3, token_budget=100), LearnerPlan(60))
-
-    def steps(count):
-        losses = []
-        for _ in range(count):
-            for batch in learner.lay_out(units, coupled=False):
-                learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-            losses.append(learner.step()["loss"])
-        return losses
-
-    first = steps(40)
+    first = losses(learner, algorithm, units, 40)
     assert np.mean(first[-5:]) < 0.5 * np.mean(first[:5])
-    kept = learner.state()
-    kept.arrays = {name: torch.as_tensor(array).clone() for name, array in kept.arrays.items()}
-    kept.values = dict(kept.values)
-    went_on = steps(3)
+    kept = kept_state(learner)
+    went_on = losses(learner, algorithm, units, 3)
     learner.load_state(kept)
-    assert steps(3) == went_on
+    assert losses(learner, algorithm, units, 3) == went_on
 
 
 def test_what_needs_text_refuses_a_denoiser_by_name(tmp_path):
@@ -237,18 +212,7 @@ def test_a_window_that_slides_is_moved_by_the_version_of_the_weights():
 
 def test_an_aborted_trajectory_keeps_the_actions_that_it_had_when_the_window_has_moved_on():
     model = tiny(Denoising(steps=6, window=2, slide=1))
-
-    async def interrupted():
-        generator = DenoisingGenerator(model)
-        drawing = asyncio.create_task(generator.generate(request(model)))
-        while not generator.running or generator.running[0].step < 2:
-            await asyncio.sleep(0)
-        (part,) = await generator.abort([request(model).key])
-        await drawing
-        generator.version = 1
-        return part, await generator.generate(request(model, resume=part))
-
-    part, resumed = asyncio.run(interrupted())
+    part, resumed = asyncio.run(aborted_and_resumed(DenoisingGenerator(model), model, 2, version=1))
     assert np.array_equal(resumed.action_T[:3], part.action_T)
     assert resumed.action_T.tolist() == [False, True, True, True, False, False, False]
 
@@ -260,14 +224,13 @@ def test_a_share_of_the_transitions_is_trained_on_others_in_each_sample():
     assert {len(places) for places in chosen} == {6}
     assert len(chosen) > 10
     assert set().union(*chosen) == set(range(1, 11))
-    for sample, logp_A in zip(samples, scores(model, samples), strict=True):
-        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
-        assert not sample.logp_T[~sample.action_T].any()
+    assert_log_probs_are_the_learners(model, samples)
+    assert not any(sample.logp_T[~sample.action_T].any() for sample in samples)
 
 
 def test_the_samples_of_a_prompt_may_have_one_first_noise_and_then_others():
     model = tiny(Denoising(steps=6, same_start=True))
-    siblings = [replace(request(model), key=SampleKey(request(model).key.prompt, n)) for n in range(2)]
+    siblings = [request(model, sample=n) for n in range(2)]
     first, second, other = (s.columns["state_TD"] for s in drawn(model, [*siblings, request(model, 1)]))
     assert np.array_equal(first[0], second[0])
     assert not np.array_equal(first[1], second[1])
@@ -281,7 +244,7 @@ def test_noise_that_is_sampled_ahead_is_what_would_be_sampled_step_by_step():
     states_TD = sample.columns["state_TD"]
     one_by_one = [stream.standard_normal(model.shape, np.float32) for _ in range(6)]
     assert np.array_equal(states_TD[0], one_by_one[0])
-    (batch,) = DiffusionPolicy(model).lay_out([tuple(rows_of([sample]))], 100)
+    (batch,) = DiffusionPolicy(model).lay_out(units_of([sample]), 100)
     mean, deviation_A = DiffusionPolicy(model).gaussian(batch)
     noise = (torch.from_numpy(states_TD[1:6]) - mean.detach()) / deviation_A.reshape(-1, 1, 1, 1)
     assert np.abs(noise.numpy() - np.stack(one_by_one[1:])).max() < 1e-4

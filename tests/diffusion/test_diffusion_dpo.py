@@ -1,18 +1,19 @@
 """Diffusion-DPO: its loss by hand, equal noise for both pictures of a pair, what it refuses, and that pairs teach digits."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from denoiser_examples import DDIM, KINDS, tiny
+from training import accumulated, digits_run, metric, steps
 
 from penstock.algos import denoising_losses as losses
 from penstock.algos.diffusion_dpo import DiffusionDPO
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError
-from penstock.core.events import read_events
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
@@ -30,12 +31,6 @@ def learner_of(denoising, rate=1e-3):
     policy = DiffusionPolicy(tiny(denoising))
     policy.teacher = DiffusionPolicy(tiny(denoising)).teaching(None)
     return DeviceLearner(policy, LearnerSpec(learning_rate=rate, token_budget=10**6), LearnerPlan(50))
-
-
-def step(learner, algorithm, units, budget=10**6):
-    for batch in learner.policy.lay_out(units, budget, coupled=algorithm.coupled):
-        learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-    return learner.step()
 
 
 def test_the_loss_by_hand():
@@ -65,7 +60,7 @@ def test_the_loss_of_outputs_by_hand():
 def test_before_the_first_step_a_pair_costs_log_2(denoising):
     learner, algorithm = learner_of(denoising), DiffusionDPO()
     units = pairs(learner.policy.model, algorithm)
-    assert step(learner, algorithm, units)["loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert steps(learner, algorithm, units, 1)[0]["loss"] == pytest.approx(math.log(2), abs=1e-5)
 
 
 def test_both_pictures_of_a_pair_have_the_same_noise_at_the_same_time():
@@ -83,7 +78,7 @@ def test_both_pictures_of_a_pair_have_the_same_noise_at_the_same_time():
 def test_steps_lower_the_error_of_the_chosen_picture_against_that_of_the_rejected(denoising):
     learner, algorithm = learner_of(denoising), DiffusionDPO(beta=50.0, draws=8)
     units = pairs(learner.policy.model, algorithm)
-    found = [step(learner, algorithm, units) for _ in range(30)]
+    found = steps(learner, algorithm, units, 30)
     assert found[-1]["loss"] < 0.9 * math.log(2)
     assert found[-1]["preference/accuracy"] > 0.8
     assert found[-1]["denoising_error/chosen"] < found[-1]["denoising_error/rejected"]
@@ -94,38 +89,30 @@ def test_a_gradient_does_not_depend_on_how_pairs_are_split(budget):
     algorithm, gradients = DiffusionDPO(draws=4), []
     for size in (10**6, budget):
         learner = learner_of(DDIM)
-        units = pairs(learner.policy.model, algorithm)
-        for batch in learner.policy.lay_out(units, size):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        gradients.append(torch.cat([m.grad.flatten() for m in learner.masters.masters if m.grad is not None]))
+        gradients.append(accumulated(learner, algorithm, pairs(learner.policy.model, algorithm), size))
     assert gradients[0].abs().max() > 1e-3
     assert torch.allclose(*gradients, rtol=1e-4, atol=1e-4)
 
 
-def test_a_pair_without_a_picture_is_refused():
-    example = {"prompt": "cat", "chosen": np.zeros((4, 4), np.uint8)}
-    with pytest.raises(DataError, match='no column "rejected"'):
-        DiffusionDPO().rows(example, tiny().text)
-
-
-def test_pictures_of_two_sizes_are_refused():
-    example = {"prompt": "cat", "chosen": np.zeros((4, 4), np.uint8), "rejected": np.zeros((8, 4), np.uint8)}
-    with pytest.raises(DataError, match=r"chosen picture is \[1, 4, 4\] and the rejected one \[1, 8, 4\]"):
-        DiffusionDPO().rows(example, tiny().text)
+@pytest.mark.parametrize(
+    ("rejected", "message"),
+    [
+        ({}, 'no column "rejected"'),
+        ({"rejected": np.zeros((8, 4), np.uint8)}, r"chosen picture is \[1, 4, 4\] and the rejected one \[1, 8, 4\]"),
+    ],
+    ids=["missing", "of another size"],
+)
+def test_a_pair_whose_rejected_picture_is_none_to_compare_is_refused(rejected, message):
+    with pytest.raises(DataError, match=message):
+        DiffusionDPO().rows({"prompt": "cat", "chosen": np.zeros((4, 4), np.uint8), **rejected}, tiny().text)
 
 
 @pytest.mark.slow
 def test_pairs_of_right_and_wrong_digits_raise_the_share_of_right_ones(tmp_path):
-    pytest.importorskip("sklearn")
-    from dataclasses import replace
-
-    from penstock.recipes.digits import digits
     from penstock.runtime import launch
 
-    first, second = digits("dpo").stages
-    second = replace(second, steps=100, evaluation=replace(second.evaluation, every=100))
-    run = replace(digits("dpo"), stages=(replace(first, steps=300), second), device="cpu", threads=1)
-    launch(run, tmp_path / "run")
-    events = read_events(tmp_path / "run" / "events.jsonl")
-    gold = [event["values"]["evaluation/gold"] for event in events if "evaluation/gold" in event.get("values", {})]
+    run = digits_run("dpo", 300, steps=100)
+    second = replace(run.stages[1], evaluation=replace(run.stages[1].evaluation, every=100))
+    launch(replace(run, stages=(run.stages[0], second)), tmp_path / "run")
+    gold = metric(tmp_path / "run", "evaluation/gold")
     assert gold[-1] > gold[0] + 0.1

@@ -5,21 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from denoiser_examples import DDIM, KINDS, drawn, request, tiny
+from denoiser_examples import DDIM, KINDS, scored, tiny
+from training import losses
 
 from penstock.algos import DiffusionRFT
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Denominator
-from penstock.core.types import Group, Prompt, PromptKey, SampleKey
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan
-
-
-def scored(model, rewards):
-    """A prompt with a sample for each reward."""
-    key = PromptKey("pictures", 0, 0)
-    samples = drawn(model, [replace(request(model), key=SampleKey(key, n)) for n in range(len(rewards))])
-    return Group(Prompt(key, "cat"), tuple(s.scored(reward) for s, reward in zip(samples, rewards, strict=True)))
 
 
 def test_the_best_picture_of_a_prompt_is_kept_as_often_as_it_is_given_noise():
@@ -48,9 +41,5 @@ def test_steps_lower_the_error_of_the_kept_picture(kind):
     model, algorithm = tiny(kind), DiffusionRFT(start=1.0, end=1.0, draws=16)
     units = algorithm.label([scored(model, [0.0, 1.0])], {}, algorithm.initial_coefficients())
     learner = DeviceLearner(DiffusionPolicy(model), LearnerSpec(learning_rate=3e-3), LearnerPlan(60))
-    losses = []
-    for _ in range(60):
-        for batch in learner.lay_out(units, coupled=algorithm.coupled):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        losses.append(learner.step()["loss"])
-    assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:10])
+    found = losses(learner, algorithm, units, 60)
+    assert np.mean(found[-10:]) < 0.9 * np.mean(found[:10])

@@ -1,16 +1,15 @@
 """The recipe of handwritten digits: what its judges see, and a short run of it with its pictures."""
 
-import os
 import re
-import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from training import assert_same_tensors, digits_run, metric, stopped_and_whole
 
 from penstock.algos.denoising import picture_of, values_of
 from penstock.algos.diversity import mean_distance
 from penstock.core.errors import DataError
-from penstock.core.events import read_events
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.data.pictures import png
 
@@ -86,53 +85,27 @@ def test_a_small_picture_is_enlarged_to_be_seen():
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["flow", "ddpo", "ddpo_sf"])
 def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
-    from dataclasses import replace
-
     from penstock.runtime import launch
     from penstock.ui.report import write_report
 
-    run = digits.digits(algorithm, steps=6)
-    first, second = run.stages
-    stages = (replace(first, steps=150), replace(second, evaluation=replace(second.evaluation, every=0)))
-    launch(replace(run, stages=stages, device="cpu", threads=1), tmp_path / "run")
-    events = read_events(tmp_path / "run" / "events.jsonl")
-    values = [event["values"] for event in events if event["kind"] == "metrics"]
-    gaps = [found["mismatch/max"] for found in values if "mismatch/max" in found]
-    assert max(gaps) < 1e-5, "the generator's log-probs are the learner's"
+    run = digits_run(algorithm, 150, steps=6)
+    second = replace(run.stages[1], evaluation=replace(run.stages[1].evaluation, every=0))
+    launch(replace(run, stages=(run.stages[0], second)), tmp_path / "run")
+    assert max(metric(tmp_path / "run", "mismatch/max")) < 1e-5, "the generator's log-probs are the learner's"
     page = write_report(tmp_path / "run").read_text()
     assert re.search(r'<img alt="a picture that the policy made" src="data:image/png;base64', page)
     assert "img-src data:" in page, "or a browser shows none of them"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["ddpo", "raft", "draft"])
+@pytest.mark.parametrize("algorithm", ["ddpo", "raft", "draft", "nft"])
 def test_a_run_that_was_stopped_ends_as_it_would_have_bit_for_bit(algorithm, tmp_path):
-    """With the rewards of earlier batches (DDPO), which two batches of a prompt are measured by; and where a learner follows
-    its own pictures."""
-    from dataclasses import replace
-
-    from safetensors.numpy import load_file
-
+    """With the rewards of earlier batches (DDPO), which two batches of a prompt are measured by; where a learner follows its
+    own pictures; and with a slow copy of the weights (NFT)."""
     from penstock.algos import TrackedRewards
-    from penstock.config.run import CheckpointSpec
-    from penstock.runtime import launch
 
-    run = digits.digits(algorithm)
-    first, second = run.stages
-    history = {"history": TrackedRewards(least=4)} if algorithm == "ddpo" else {}
-    second = replace(
-        second, algorithm=replace(second.algorithm, **history), steps=4, batch=4, samples=4, minibatches=2, evaluation=None
-    )
-    run = replace(run, stages=(replace(first, steps=20), second), device="cpu", threads=1, checkpoint=CheckpointSpec(every=1))
-    run = replace(run, headline="")
-
-    def stop_after_2(event):
-        if event["kind"] == "metrics" and event["step"] == 2 and event["stage"] == algorithm:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    launch(run, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
-        launch(run, tmp_path / "cut", [stop_after_2])
-    launch(run, tmp_path / "cut", resume=True)
-    whole, cut = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "cut"))
-    assert all(np.array_equal(whole[name], cut[name]) for name in whole)
+    run = digits_run(algorithm, steps=4, batch=4, samples=4, minibatches=2, evaluation=None)
+    changes = {"ddpo": {"history": TrackedRewards(least=4)}, "nft": {"every": 4, "rise": 0.2}}.get(algorithm, {})
+    second = replace(run.stages[1], algorithm=replace(run.stages[1].algorithm, **changes))
+    run = replace(run, stages=(run.stages[0], second), headline="")
+    assert_same_tensors(*stopped_and_whole(run, tmp_path, "model.safetensors"))

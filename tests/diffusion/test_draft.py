@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from denoiser_examples import KINDS, drawn, request, tiny
+from training import digits_run, metrics_of, steps
 
 from penstock.algos import DRaFT
 from penstock.config.learner import LearnerSpec
-from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError, TrainingError
-from penstock.core.types import Group, Prompt, PromptKey, SampleKey
+from penstock.core.types import Group, Prompt
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
 
@@ -33,11 +33,13 @@ def policy_of(model, judge=brightness):
 
 def units_of(model, last, temperature=0.0):
     samples = drawn(model, [request(model, n, prompt, temperature) for n, prompt in enumerate(PROMPTS)])
-    groups = []
-    for n, (prompt, sample) in enumerate(zip(PROMPTS, samples, strict=True)):
-        key = PromptKey("pictures", 0, n)
-        groups.append(Group(Prompt(key, prompt), (replace(sample, key=SampleKey(key, 0)).scored(1.0),)))
+    groups = [Group(Prompt(s.key.prompt, prompt), (s.scored(1.0),)) for s, prompt in zip(samples, PROMPTS, strict=True)]
     return samples, DRaFT(judge="m:f", last=last).label(groups, {}, {})
+
+
+def brightness_of(samples):
+    """By hand, of what was drawn."""
+    return [sample.columns["state_TD"][-1].mean() * len(prompt) for sample, prompt in zip(samples, PROMPTS, strict=True)]
 
 
 @pytest.mark.parametrize("last", [1, 4])
@@ -46,8 +48,7 @@ def test_what_is_judged_is_the_picture_that_was_drawn(kind, last):
     model = tiny(QUIET[kind])
     samples, units = units_of(model, last)
     found = Scoring(policy_of(model), budget=2 * last).score(units, frozenset({"judged"}))["judged"]
-    wanted = [sample.columns["state_TD"][-1].mean() * len(prompt) for sample, prompt in zip(samples, PROMPTS, strict=True)]
-    assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+    assert found == pytest.approx(brightness_of(samples), rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("last", [1, 2, 4])
@@ -75,11 +76,7 @@ def test_steps_raise_what_the_judge_says_however_rows_are_split(budget):
     model, algorithm = tiny(QUIET["flow"]), DRaFT(judge="m:f", last=2)
     _, units = units_of(model, 2)
     learner = DeviceLearner(policy_of(model), LearnerSpec(learning_rate=1e-3), LearnerPlan(9))
-    found = []
-    for _ in range(9):
-        for batch in learner.policy.lay_out(units, budget, algorithm.coupled):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        found.append(learner.step()["policy/judged"])
+    found = [metrics["policy/judged"] for metrics in steps(learner, algorithm, units, 9, budget)]
     assert found == sorted(found)
     assert found[-1] > found[0] + 0.1
 
@@ -88,9 +85,7 @@ def test_of_samples_with_noise_the_last_transitions_are_made_again_without():
     model = tiny(QUIET["flow"])
     samples, units = units_of(model, 1, temperature=1.0)
     found = Scoring(policy_of(model)).score(units, frozenset({"judged"}))["judged"]
-    assert found == pytest.approx(
-        [s.columns["state_TD"][-1].mean() * len(p) for s, p in zip(samples, PROMPTS, strict=True)], abs=1e-5
-    )
+    assert found == pytest.approx(brightness_of(samples), abs=1e-5)
 
 
 def test_more_transitions_than_there_are_are_refused():
@@ -112,14 +107,10 @@ def test_without_a_judge_it_is_refused():
 
 @pytest.mark.slow
 def test_a_short_run_raises_the_probability_of_what_was_asked_for(tmp_path):
-    pytest.importorskip("sklearn")
-    from penstock.core.events import read_events
-    from penstock.recipes.digits import digits
     from penstock.runtime import launch
 
-    first, second = digits("draft", steps=10).stages
-    second = replace(second, evaluation=replace(second.evaluation, every=10))
-    launch(replace(digits("draft"), stages=(replace(first, steps=200), second), device="cpu", threads=1), tmp_path / "run")
-    events = read_events(tmp_path / "run" / "events.jsonl")
-    found = [event["values"]["reward/mean"] for event in events if "policy/judged" in event.get("values", {})]
+    run = digits_run("draft", 200, steps=10)
+    second = replace(run.stages[1], evaluation=replace(run.stages[1].evaluation, every=10))
+    launch(replace(run, stages=(run.stages[0], second)), tmp_path / "run")
+    found = [values["reward/mean"] for values in metrics_of(tmp_path / "run") if "policy/judged" in values]
     assert np.mean(found[-2:]) > np.mean(found[:2]) + 0.05

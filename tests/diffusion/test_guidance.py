@@ -1,10 +1,12 @@
 """Classifier-free guidance: what it is by hand, the same for generator and learner, and how an empty prompt is trained."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
-from denoiser_examples import KINDS, drawn, request, tiny
-from hypothesis import given, settings
+from denoiser_examples import KINDS, assert_log_probs_are_the_learners, drawn, request, tiny, units_of
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos.denoising import Denoise
@@ -12,18 +14,19 @@ from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Denominator
 from penstock.core.errors import SpecError
-from penstock.core.types import Row
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.models.files import load_model, save_model
-from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 PROMPTS = ("cat", "a dog", "seven")
 
 
 def guided(kind=KINDS["flow"], **fields):
-    from dataclasses import replace
-
     return tiny(replace(kind, **{"guidance": 3.0, **fields}))
+
+
+def of_each_prompt(model):
+    return drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
 
 
 def inputs(model, count=2):
@@ -31,27 +34,19 @@ def inputs(model, count=2):
     return state_AD, torch.full((count,), 0.5), torch.tensor([model.text.prompt("cat")] * count)
 
 
-def test_by_hand_it_is_the_prediction_for_no_prompt_plus_w_times_what_the_prompt_adds(monkeypatch):
-    """0.5 for the prompt and 0.2 for none at w = 3: 0.2 + 3 · 0.3 = 1.1."""
-    model = guided()
-    empty = model.text.prompt("")
+@pytest.mark.parametrize(("negative", "without", "expected"), [("", 0.2, 1.1), ("a dog", 0.3, 0.9)])
+def test_by_hand_it_is_the_prediction_for_no_prompt_or_the_negative_one_plus_w_times_what_the_prompt_adds(
+    negative, without, expected, monkeypatch
+):
+    """0.5 for the prompt at w = 3: 0.2 + 3 · 0.3 = 1.1, and 0.3 + 3 · 0.2 = 0.9."""
+    model = guided(negative=negative)
+    away = model.text.prompt(negative)
     monkeypatch.setattr(
-        model.network, "forward", lambda x, t, prompt: torch.full_like(x, 0.2 if prompt[0].tolist() == empty else 0.5)
+        model.network, "forward", lambda x, t, prompt: torch.full_like(x, without if prompt[0].tolist() == away else 0.5)
     )
-    assert torch.allclose(model.predicted(*inputs(model)), torch.tensor(1.1))
+    assert torch.allclose(model.predicted(*inputs(model)), torch.tensor(expected))
 
 
-def test_with_a_negative_prompt_it_leads_away_from_that(monkeypatch):
-    """0.5 for the prompt and 0.3 for the negative one at w = 3: 0.3 + 3 · 0.2 = 0.9."""
-    model = guided(negative="a dog")
-    away = model.text.prompt("a dog")
-    monkeypatch.setattr(
-        model.network, "forward", lambda x, t, prompt: torch.full_like(x, 0.3 if prompt[0].tolist() == away else 0.5)
-    )
-    assert torch.allclose(model.predicted(*inputs(model)), torch.tensor(0.9))
-
-
-@settings(max_examples=10, deadline=None)
 @given(w=st.floats(0.1, 20))
 def test_where_the_prompt_is_empty_guidance_changes_nothing(w):
     model, plain = guided(guidance=w), tiny()
@@ -64,11 +59,8 @@ def test_where_the_prompt_is_empty_guidance_changes_nothing(w):
 @pytest.mark.parametrize("kind", ["flow", "dance", "ddim"])
 def test_the_ratio_before_the_first_update_is_1(kind, through):
     model = guided(KINDS[kind], guidance_gradient=through)
-    samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
-    rows = [(Row(s.columns, s.action_T),) for s in samples]
-    found = Scoring(DiffusionPolicy(model), 7).score(rows, frozenset({"logp"}))["logp"]
-    for sample, logp_A in zip(samples, found, strict=True):
-        assert np.abs(np.exp(logp_A - sample.logp_T[sample.action_T]) - 1).max() < 1e-5
+    samples = of_each_prompt(model)
+    assert_log_probs_are_the_learners(model, samples, budget=7)
     (other,) = drawn(tiny(KINDS[kind]), [request(model, 0, PROMPTS[0])])
     assert np.abs(other.columns["state_TD"] - samples[0].columns["state_TD"]).max() > 1e-3, "guidance moves what is drawn"
 
@@ -94,8 +86,7 @@ def test_guidance_is_kept_in_the_folder(tmp_path):
 def test_a_micro_batch_holds_half_as_many_transitions():
     sizes = []
     for model in (tiny(), guided()):
-        samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate(PROMPTS)])
-        batches = DiffusionPolicy(model).lay_out([(Row(s.columns, s.action_T),) for s in samples], 10, coupled=False)
+        batches = DiffusionPolicy(model).lay_out(units_of(of_each_prompt(model)), 10, coupled=False)
         sizes.append([len(batch.time_A) for batch in batches])
     assert sizes == [[10, 5], [5, 5, 5]]
 

@@ -1,29 +1,25 @@
 """DiffusionNFT: its loss by hand, what the slow copy does, and that pictures are drawn with it."""
 
 import asyncio
-import os
-import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from denoiser_examples import DDIM, KINDS, drawn, request, tiny
-from safetensors.torch import load_file
+from denoiser_examples import DDIM, KINDS, drawn, request, scored, tiny
+from training import accumulated, kept_state, losses, steps
 
-from penstock.algos import denoising_losses as losses
+from penstock.algos import denoising_losses
 from penstock.algos.nft import DiffusionNFT
 from penstock.config.learner import LearnerSpec
-from penstock.config.run import CheckpointSpec, DataSpec, ModelSpec, Online, RewardSpec
-from penstock.core.contracts import Denominator
+from penstock.config.run import DataSpec, ModelSpec, Online, RewardSpec
 from penstock.core.errors import DataError, SpecError
-from penstock.core.types import Group, Prompt, PromptKey, SampleKey, Sampling, WeightUpdate
+from penstock.core.types import Sampling, WeightUpdate
 from penstock.engine.denoising import DenoisingGenerator
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.models.diffusion.draws import times_and_noise
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.models.files import load_model, save_model
-from penstock.runtime import launch
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
 FLOW = KINDS["flow"]
@@ -35,27 +31,27 @@ def one(*values):
 
 def test_the_implicit_velocities_by_hand():
     """Of v = 3 and v_old = 1 with β = 0.5: half way towards it, and as far on the other side."""
-    good, bad = losses.implicit_velocities(one(3.0), one(1.0), 0.5)
+    good, bad = denoising_losses.implicit_velocities(one(3.0), one(1.0), 0.5)
     assert (good.item(), bad.item()) == (2.0, 0.0)
 
 
 def test_the_normalised_error_by_hand():
     """At time 0.5 errors of 2 and 4 in velocity are 1 and 2 in the picture: (1 + 4) / 2 over 3 / 2."""
-    found = losses.normalised_error(one(1.0, 0.0), one(3.0, 4.0), torch.tensor([0.5], dtype=torch.float64))
+    found = denoising_losses.normalised_error(one(1.0, 0.0), one(3.0, 4.0), torch.tensor([0.5], dtype=torch.float64))
     assert found.item() == pytest.approx(2.5 / 1.5)
 
 
 def test_the_contrast_by_hand():
     """v = 3, v_old = 1, wanted 2, β = 1: v⁺ = 3 and v⁻ = -1 are off by 1 and 3, each error over its size is 1 and 3 times t."""
     time = torch.tensor([0.5], dtype=torch.float64)
-    found = losses.contrasted(one(3.0), one(1.0), one(2.0), time, torch.tensor([0.75]), 1.0)
+    found = denoising_losses.contrasted(one(3.0), one(1.0), one(2.0), time, torch.tensor([0.75]), 1.0)
     assert found.item() == pytest.approx(0.75 * 0.5 + 0.25 * 1.5)
 
 
 def test_with_half_optimality_the_slow_copys_own_velocity_is_a_stationary_point():
     velocity = one(1.0, -2.0).requires_grad_()
     time, half = torch.tensor([0.3], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
-    losses.contrasted(velocity, velocity.detach(), one(0.5, 0.0), time, half, 0.7).sum().backward()
+    denoising_losses.contrasted(velocity, velocity.detach(), one(0.5, 0.0), time, half, 0.7).sum().backward()
     assert velocity.grad.abs().max().item() < 1e-12
 
 
@@ -63,24 +59,20 @@ def test_with_half_optimality_the_slow_copys_own_velocity_is_a_stationary_point(
 def test_a_step_goes_towards_a_good_picture_and_away_from_a_bad_one(optimality, towards):
     velocity = one(1.0).requires_grad_()
     time = torch.tensor([0.3], dtype=torch.float64)
-    losses.contrasted(velocity, one(1.0), one(2.0), time, torch.tensor([optimality]), 1.0).sum().backward()
+    denoising_losses.contrasted(velocity, one(1.0), one(2.0), time, torch.tensor([optimality]), 1.0).sum().backward()
     assert (velocity.grad.item() < 0) == towards
 
 
-def scored(model, count=4):
-    """Two prompts with samples of rewards 0 to count - 1, drawn without noise."""
-    groups = []
-    for ordinal, prompt in enumerate(("cat", "a dog")):
-        key = PromptKey("pictures", 0, ordinal)
-        asked = [replace(request(model, ordinal, prompt, 0.0), key=SampleKey(key, n)) for n in range(count)]
-        samples = drawn(model, asked)
-        groups.append(Group(Prompt(key, prompt), tuple(s.scored(float(n)) for n, s in enumerate(samples))))
-    return groups
+def labelled(algorithm, model=None):
+    """Units of two prompts with samples of rewards 0 to 3, drawn without noise."""
+    model = model or tiny()
+    groups = [scored(model, [0.0, 1.0, 2.0, 3.0], n, prompt, temperature=0.0) for n, prompt in enumerate(("cat", "a dog"))]
+    return algorithm.label(groups, {}, {})
 
 
 def test_optimality_by_hand():
     """Rewards 0 to 3 in both groups: centred by 1.5, over the batch's deviation of √(10 / 7), clipped at 1, put into 0 to 1."""
-    units = DiffusionNFT(clip=1.0, draws=3).label(scored(tiny()), {}, {})
+    units = labelled(DiffusionNFT(clip=1.0, draws=3))
     found = [row.fields["optimality"] for row in units[0]]
     inner = 0.5 / np.sqrt(10 / 7) / 2
     assert found == pytest.approx([0.0, 0.5 - inner, 0.5 + inner, 1.0], abs=1e-5)
@@ -93,25 +85,11 @@ def learner_of(algorithm, seed=0):
     return DeviceLearner(DiffusionPolicy(model), LearnerSpec(learning_rate=1e-3, token_budget=10**6), LearnerPlan(50))
 
 
-def steps(learner, algorithm, units, count):
-    found = []
-    for _ in range(count):
-        for batch in learner.lay_out(units, coupled=False):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        found.append(learner.step()["loss"])
-    return found
-
-
 @pytest.mark.parametrize("budget", [1, 5, 17])
 def test_a_gradient_does_not_depend_on_how_pictures_are_split(budget):
     algorithm = DiffusionNFT(draws=4)
-    units = algorithm.label(scored(tiny()), {}, {})
-    gradients = []
-    for size in (10**6, budget):
-        learner = learner_of(algorithm)
-        for batch in learner.policy.lay_out(units, size, coupled=False):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        gradients.append(torch.cat([m.grad.flatten() for m in learner.masters.masters if m.grad is not None]))
+    units = labelled(algorithm)
+    gradients = [accumulated(learner_of(algorithm), algorithm, units, size) for size in (10**6, budget)]
     assert gradients[0].abs().max() > 1e-3
     assert torch.allclose(gradients[0], gradients[1], atol=1e-6)
 
@@ -125,7 +103,7 @@ def test_every_step_gives_pictures_other_noise():
     assert np.array_equal(times_and_noise(keys, rows, (2,), stream)[1], noise_A)
     algorithm = DiffusionNFT()
     learner = learner_of(algorithm)
-    units = algorithm.label(scored(tiny()), {}, {})
+    units = labelled(algorithm)
     states = [learner.noise.get_state()]
     for _ in range(2):
         steps(learner, algorithm, units, 1)
@@ -172,15 +150,13 @@ def test_pictures_are_drawn_published_and_saved_by_the_slow_copy(tmp_path):
 def test_training_resumes_bit_for_bit_with_its_slow_copy():
     algorithm = DiffusionNFT(rise=0.2, every=2)
     learner = learner_of(algorithm)
-    units = algorithm.label(scored(tiny()), {}, {})
+    units = labelled(algorithm)
     steps(learner, algorithm, units, 5)
-    kept = learner.state()
-    kept.arrays = {name: torch.as_tensor(array).clone() for name, array in kept.arrays.items()}
-    kept.values = dict(kept.values)
-    went_on = steps(learner, algorithm, units, 5)
+    kept = kept_state(learner)
+    went_on = losses(learner, algorithm, units, 5)
     other = learner_of(algorithm, seed=1)
     other.load_state(kept)
-    assert steps(other, algorithm, units, 5) == went_on
+    assert losses(other, algorithm, units, 5) == went_on
     slow = [dict(one.policy.slow()) for one in (learner, other)]
     assert all(torch.equal(slow[0][name], slow[1][name]) for name in slow[0])
 
@@ -189,16 +165,10 @@ def test_the_pull_is_0_at_the_reference_and_grows_with_the_distance():
     algorithm = DiffusionNFT(pull=0.1)
     learner = learner_of(algorithm)
     learner.policy.teacher = DiffusionPolicy(tiny()).teaching(None)
-    units = algorithm.label(scored(tiny()), {}, {})
-
-    def pulled():
-        for batch in learner.lay_out(units, coupled=False):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        return learner.step()["policy/pulled"]
-
-    first = pulled()
+    units = labelled(algorithm)
+    first, second = (metrics["policy/pulled"] for metrics in steps(learner, algorithm, units, 2))
     assert first == 0.0
-    assert pulled() > 0
+    assert second > 0
 
 
 def test_a_denoiser_that_predicts_noise_is_refused():
@@ -227,31 +197,9 @@ def test_samples_without_noise_are_for_algorithms_that_need_none():
 def test_with_guidance_the_guided_velocity_is_what_is_trained():
     model = tiny(replace(FLOW, guidance=3.0))
     model.add_heads(DiffusionNFT().heads)
-    policy, units = DiffusionPolicy(model), DiffusionNFT().label(scored(model), {}, {})
+    policy, units = DiffusionPolicy(model), labelled(DiffusionNFT(), model)
     (batch,) = policy.lay_out(units, 10**6, coupled=False)
     guided = policy.outputs(batch, frozenset({"prediction"}))
     assert torch.equal(guided["prediction"], guided["prediction/old"])
     model.denoising = model.slow.model.denoising = FLOW
     assert not torch.allclose(policy.outputs(batch, frozenset({"prediction"}))["prediction"], guided["prediction"])
-
-
-@pytest.mark.slow
-def test_a_run_that_was_stopped_ends_as_it_would_have_bit_for_bit(tmp_path):
-    pytest.importorskip("sklearn")
-    from penstock.recipes.digits import digits
-
-    first, second = digits("nft").stages
-    second = replace(second, algorithm=DiffusionNFT(every=4, rise=0.2), steps=4, batch=4, samples=4, evaluation=None)
-    stages = (replace(first, steps=20), second)
-    run = replace(digits("nft"), stages=stages, device="cpu", threads=1, checkpoint=CheckpointSpec(every=1), headline="")
-
-    def stop_after_2(event):
-        if event["kind"] == "metrics" and event["step"] == 2 and "policy/optimality" in event["values"]:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    launch(run, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
-        launch(run, tmp_path / "cut", [stop_after_2])
-    launch(run, tmp_path / "cut", resume=True)
-    whole, cut = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "cut"))
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)

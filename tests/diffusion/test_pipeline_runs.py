@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,27 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 pytest.importorskip("diffusers")
 from tiny_pipelines import SIDE, saved
+from training import assert_same_tensors, metric, stopped_and_whole
 
 from penstock.algos.denoising import ddpo, exact_kl, flow_grpo
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LoRA
-from penstock.config.run import (
-    CheckpointSpec,
-    DataSpec,
-    EvaluationSpec,
-    LearnerSpec,
-    ModelSpec,
-    Online,
-    RewardSpec,
-    RolesSpec,
-    Run,
-)
-from penstock.core.events import read_events
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Online, RewardSpec, RolesSpec, Run
 from penstock.models.files import load_model
 from penstock.runtime import launch
 
@@ -63,13 +50,9 @@ def run_of(kind, folder, tmp_path, algorithm, learner, denoising, **fields):
     return Run(name=kind, stages=(stage,), device="cpu", threads=1, **fields)
 
 
-def metrics_of(folder):
-    return [event["values"] for event in read_events(folder / "events.jsonl") if event["kind"] == "metrics"]
-
-
 def assert_close(folder, gap):
     """Both steps trained on what the generator's own log-probs were the learner's of."""
-    found = [values["mismatch/max"] for values in metrics_of(folder) if "mismatch/max" in values]
+    found = metric(folder, "mismatch/max")
     assert len(found) == 2
     assert max(found) < gap
 
@@ -89,7 +72,7 @@ def test_a_run_trains_a_pipeline_on_a_reward_of_its_pictures(kind, tmp_path):
     folder = saved(kind, tmp_path / "pipeline")
     launch(run_of(kind, folder, tmp_path, *RUNS[kind]), tmp_path / "run")
     assert_close(tmp_path / "run", 1e-5)
-    spread = [values["evaluation/diversity"] for values in metrics_of(tmp_path / "run") if "evaluation/diversity" in values]
+    spread = metric(tmp_path / "run", "evaluation/diversity")
     assert spread
     assert all(0 < distance < 2 for distance in spread), "of pictures, and not of latents"
     model = load_model(str(tmp_path / "run" / "model"))
@@ -105,18 +88,9 @@ def test_a_run_trains_a_pipeline_on_a_reward_of_its_pictures(kind, tmp_path):
 def test_a_run_that_was_stopped_goes_on_to_the_weights_that_it_would_have_had(tmp_path):
     folder = saved("sd3", tmp_path / "pipeline")
     run = run_of("sd3", folder, tmp_path, *RUNS["sd3"])
-    run = replace(run, stages=(replace(run.stages[0], steps=4, evaluation=None),), checkpoint=CheckpointSpec(every=1))
-
-    def stop_after_2(event):
-        if event["kind"] == "metrics" and event["step"] == 2 and "loss" in event["values"]:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    launch(run, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt, match="everything is saved"):
-        launch(run, tmp_path / "cut", [stop_after_2])
-    launch(run, tmp_path / "cut", resume=True)
-    whole, cut = (load_file(tmp_path / name / "model" / "adapter" / ADAPTER) for name in ("whole", "cut"))
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    run = replace(run, stages=(replace(run.stages[0], steps=4, evaluation=None),))
+    cut, whole = stopped_and_whole(run, tmp_path, f"adapter/{ADAPTER}")
+    assert_same_tensors(cut, whole)
     assert any(tensor.any() for name, tensor in whole.items() if "lora_B" in name)
 
 

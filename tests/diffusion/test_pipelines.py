@@ -1,5 +1,6 @@
 """Published pipelines: what diffusers draws with them is drawn here, trained here, saved here and loaded there again."""
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -7,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from denoiser_examples import drawn, request
+from denoiser_examples import assert_log_probs_are_the_learners, drawn, labelled, logps, request, units_of
 from tiny_pipelines import SIDE, saved, unet
 from tiny_pipelines import sd as tiny_sd
+from training import accumulated, steps
 
 from penstock.algos.denoising import Denoise, exact_kl, flow_grpo, picture_of
 from penstock.algos.diffusion_dpo import DiffusionDPO
 from penstock.algos.draft import DRaFT
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
-from penstock.core.contracts import Denominator
 from penstock.core.errors import ModelError, SpecError
-from penstock.core.types import Group, Prompt, PromptKey, Row
+from penstock.core.types import Group, Prompt, PromptKey
 from penstock.models.diffusion.policy import AdapterOffDiffusion, DiffusionPolicy
 from penstock.models.files import load_model, save_model
 from penstock.runtime.check import check_model
-from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+from penstock.train.learner import DeviceLearner, LearnerPlan
 
 diffusers = pytest.importorskip("diffusers")
 
@@ -51,8 +52,19 @@ def loaded(folder, kind, **fields):
     return model
 
 
+def quiet(model, prompt=PROMPT):
+    """The sample of a prompt without noise, and its states."""
+    (sample,) = drawn(model, [request(model, prompt=prompt, temperature=0.0)])
+    return sample, sample.columns["state_TD"]
+
+
+def two_samples(model):
+    return drawn(model, [request(model, n, PROMPT) for n in range(2)])
+
+
+@functools.cache
 def pipeline_of(folder):
-    """As diffusers loads it, where a part that is not there has to be named."""
+    """As diffusers loads it and these tests leave it, where a part that is not there has to be named."""
     index = json.loads((Path(folder) / "model_index.json").read_text())
     absent = {name: None for name, said in index.items() if said == [None, None]}
     pipeline = diffusers.DiffusionPipeline.from_pretrained(folder, **absent)
@@ -66,39 +78,34 @@ def theirs(folder, kind, first_D, guidance, output, side=SIDE, **more):
     high = side // 2
     if kind == "flux":
         first = pipeline._pack_latents(first, 1, 4, high, high)
-    found = pipeline(
-        PROMPT,
-        num_inference_steps=STEPS,
-        guidance_scale=guidance,
-        latents=first,
-        output_type=output,
-        height=side,
-        width=side,
-        **more,
-    ).images
+    asked = {"guidance_scale": guidance, "latents": first, "output_type": output, "height": side, "width": side, **more}
+    found = pipeline(PROMPT, num_inference_steps=STEPS, **asked).images
     if kind == "flux" and output == "latent":
         found = pipeline._unpack_latents(found, side, side, 2)
     return found[0].numpy() if output == "latent" else (found[0] * 255).round()
 
 
-@pytest.mark.parametrize("guidance", [1.0, 4.5])
-@pytest.mark.parametrize("kind", KINDS)
-def test_without_noise_a_trajectory_and_its_picture_are_those_of_diffusers(kind, guidance, folders):
-    model = loaded(folders[kind], kind, guidance=guidance)
-    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
-    states = sample.columns["state_TD"]
-    assert np.abs(states[-1] - theirs(folders[kind], kind, states[0], guidance, "latent")).max() < 1e-4
-    assert np.array_equal(picture_of(sample), theirs(folders[kind], kind, states[0], guidance, "np"))
+def gap(states, folder, kind, guidance, **more):
+    """How far the last latents are from those of diffusers."""
+    return np.abs(states[-1] - theirs(folder, kind, states[0], guidance, "latent", **more)).max()
+
+
+@pytest.mark.parametrize(
+    ("kind", "guidance", "side"),
+    [*((kind, guidance, SIDE) for kind in KINDS for guidance in (1.0, 4.5)), ("sd3", 2.0, 2 * SIDE), ("flux", 2.0, 2 * SIDE)],
+)
+def test_without_noise_a_trajectory_and_its_picture_are_those_of_diffusers_whatever_its_size(kind, guidance, side, folders):
+    size = {} if side == SIDE else {"size": side}
+    sample, states = quiet(loaded(folders[kind], kind, guidance=guidance, **size))
+    assert gap(states, folders[kind], kind, guidance, side=side) < 1e-4
+    assert np.array_equal(picture_of(sample), theirs(folders[kind], kind, states[0], guidance, "np", side))
 
 
 @pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3"])
 def test_a_negative_prompt_is_that_of_diffusers(kind, folders):
-    model = loaded(folders[kind], kind, guidance=4.5, negative="two dogs")
-    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
-    states = sample.columns["state_TD"]
-    wanted = theirs(folders[kind], kind, states[0], 4.5, "latent", negative_prompt="two dogs")
-    assert np.abs(states[-1] - wanted).max() < 1e-4
-    assert np.abs(states[-1] - theirs(folders[kind], kind, states[0], 4.5, "latent")).max() > 1e-3
+    _, states = quiet(loaded(folders[kind], kind, guidance=4.5, negative="two dogs"))
+    assert gap(states, folders[kind], kind, 4.5, negative_prompt="two dogs") < 1e-4
+    assert gap(states, folders[kind], kind, 4.5) > 1e-3
 
 
 def test_a_negative_prompt_of_a_pipeline_that_reads_its_guidance_is_refused(folders):
@@ -106,20 +113,10 @@ def test_a_negative_prompt_of_a_pipeline_that_reads_its_guidance_is_refused(fold
         loaded(folders["flux"], "flux", guidance=3.5, negative="two dogs")
 
 
-@pytest.mark.parametrize("kind", ["sd3", "flux"])
-def test_another_size_is_drawn_as_diffusers_draws_it(kind, folders):
-    model = loaded(folders[kind], kind, size=2 * SIDE, guidance=2.0)
-    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
-    states = sample.columns["state_TD"]
-    assert np.abs(states[-1] - theirs(folders[kind], kind, states[0], 2.0, "latent", 2 * SIDE)).max() < 1e-4
-
-
 def test_a_third_encoder_that_is_missing_is_done_without(tmp_path):
     folder = saved("sd3", tmp_path / "pipeline", third=False)
-    model = loaded(folder, "sd3", guidance=3.0)
-    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
-    states = sample.columns["state_TD"]
-    assert np.abs(states[-1] - theirs(folder, "sd3", states[0], 3.0, "latent")).max() < 1e-4
+    _, states = quiet(loaded(folder, "sd3", guidance=3.0))
+    assert gap(states, folder, "sd3", 3.0) < 1e-4
 
 
 @pytest.mark.parametrize("scheduler", ["PNDMScheduler", "EulerDiscreteScheduler"])
@@ -152,41 +149,19 @@ def test_the_noise_of_ddim_is_that_of_diffusers_at_the_published_times(folders):
     assert torch.allclose(mean + deviation * noise, wanted, atol=1e-5)
 
 
-def rows_of(samples, **fields):
-    return [Row(s.columns, s.action_T, {name: values(s) for name, values in fields.items()}) for s in samples]
-
-
-def labelled(samples):
-    """Units of samples with advantages of both signs, as an algorithm labels them."""
-    signs = {id(sample): 1.0 - 2 * (place % 2) for place, sample in enumerate(samples)}
-    rows = rows_of(
-        samples,
-        advantage=lambda s: np.full(int(s.action_T.sum()), signs[id(s)], np.float32),
-        old_logp=lambda s: s.logp_T[s.action_T],
-        weight=lambda s: np.ones(int(s.action_T.sum()), np.float32),
-    )
-    return [(row,) for row in rows]
-
-
 @pytest.mark.parametrize("guidance", [1.0, 4.5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_learner_gives_every_transition_the_log_prob_of_the_generator(kind, guidance, folders):
     model = loaded(folders[kind], kind, guidance=guidance)
     samples = drawn(model, [request(model, n, prompt) for n, prompt in enumerate((PROMPT, "two dogs", PROMPT))])
-    found = Scoring(DiffusionPolicy(model), 5).score([(row,) for row in rows_of(samples)], frozenset({"logp"}))["logp"]
-    for sample, logp_A in zip(samples, found, strict=True):
-        assert sample.columns["state_TD"].dtype == sample.logp_T.dtype == np.float32
-        assert np.abs(logp_A - sample.logp_T[sample.action_T]).max() < 1e-5
-        assert np.abs(np.exp(logp_A - sample.logp_T[sample.action_T]) - 1).max() < 1e-5, "the ratio before the first update"
+    assert all(sample.columns["state_TD"].dtype == sample.logp_T.dtype == np.float32 for sample in samples)
+    assert_log_probs_are_the_learners(model, samples, budget=5)
 
 
 def step_of(model, samples, spec):
-    """One optimizer step of Flow-GRPO; the learner."""
+    """A learner after one step of Flow-GRPO."""
     learner = DeviceLearner(DiffusionPolicy(model), spec, LearnerPlan(1))
-    units = labelled(samples)
-    for batch in learner.lay_out(units, coupled=False):
-        learner.accumulate(batch, flow_grpo(kl=exact_kl(0.0)).loss(), Denominator.of(units))
-    learner.step()
+    steps(learner, flow_grpo(kl=exact_kl(0.0)), labelled(samples), 1)
     return learner
 
 
@@ -199,7 +174,7 @@ def test_a_step_changes_the_network_and_nothing_else(kind, folders):
     model = loaded(folders[kind], kind, guidance=2.0)
     frozen = {name: part for name, part in model.frozen.pipeline.components.items() if isinstance(part, torch.nn.Module)}
     before, others = values_of(model.network), {name: values_of(part) for name, part in frozen.items()}
-    samples = drawn(model, [request(model, n, PROMPT) for n in range(2)])
+    samples = two_samples(model)
     step_of(model, samples, LearnerSpec(learning_rate=1e-3))
     changed = [name for name, tensor in values_of(model.network).items() if not torch.equal(tensor, before[name])]
     assert len(changed) > 0.8 * len(before)
@@ -210,7 +185,7 @@ def test_a_step_changes_the_network_and_nothing_else(kind, folders):
 @pytest.mark.parametrize("kind", KINDS)
 def test_adapters_alone_are_trained_and_diffusers_loads_them(kind, folders, tmp_path):
     model = loaded(folders[kind], kind, guidance=2.0)
-    samples = drawn(model, [request(model, n, PROMPT) for n in range(2)])
+    samples = two_samples(model)
     learner = step_of(model, samples, LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=2, alpha=8.0)))
     assert learner.masters.parameters
     assert all(".lora_" in name for name in learner.masters.parameters)
@@ -218,13 +193,11 @@ def test_adapters_alone_are_trained_and_diffusers_loads_them(kind, folders, tmp_
     kept = [n for n, p in model.network.named_parameters() if not p.requires_grad]
     assert all(torch.equal(dict(model.network.named_parameters())[n], plain[n.replace(".base_layer", "")]) for n in kept)
     model.draw(draws(kind, guidance=2.0))
-    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
-    states = sample.columns["state_TD"]
+    _, states = quiet(model)
     folder = save_model(model, tmp_path / "model")
-    before = theirs(folders[kind], kind, states[0], 2.0, "latent")
-    assert np.abs(states[-1] - before).max() > 1e-3, "the step moved it"
-    assert np.abs(states[-1] - theirs(folder, kind, states[0], 2.0, "latent")).max() < 1e-4, "merged"
-    pipeline = pipeline_of(folders[kind])
+    assert gap(states, folders[kind], kind, 2.0) > 1e-3, "the step moved it"
+    assert gap(states, folder, kind, 2.0) < 1e-4, "merged"
+    pipeline = pipeline_of.__wrapped__(folders[kind])
     pipeline.load_lora_weights(folder / "adapter")
     network = getattr(pipeline, model.frozen.family.component)
     ours = dict(model.network.inner.named_parameters())
@@ -237,17 +210,15 @@ def test_adapters_alone_are_trained_and_diffusers_loads_them(kind, folders, tmp_
 
 def test_the_reference_of_adapters_is_the_model_without_them(folders):
     model = loaded(folders["sd3"], "sd3", guidance=2.0)
-    samples = drawn(model, [request(model, n, PROMPT) for n in range(2)])
+    samples = two_samples(model)
     step_of(model, samples, LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=2)))
-    units = [(row,) for row in rows_of(samples)]
-    found = Scoring(AdapterOffDiffusion(model)).score(units, frozenset({"logp"}))["logp"]
-    now = Scoring(DiffusionPolicy(model)).score(units, frozenset({"logp"}))["logp"]
+    found, now = (logps(scorer, samples) for scorer in (AdapterOffDiffusion(model), DiffusionPolicy(model)))
     old = [sample.logp_T[sample.action_T] for sample in samples]
     assert max(np.abs(one - two).max() for one, two in zip(found, old, strict=True)) < 1e-5
     assert max(np.abs(one - two).max() for one, two in zip(now, old, strict=True)) > 1e-4
     policy = DiffusionPolicy(model)
     policy.teacher = AdapterOffDiffusion(model).teaching(None)
-    (batch,) = policy.lay_out(units, 100, coupled=False)
+    (batch,) = policy.lay_out(units_of(samples), 100, coupled=False)
     divergence_A = policy.outputs(batch, frozenset({"divergence"}))["divergence"]
     assert divergence_A.min() > 0
     divergence_A.sum().backward()
@@ -256,7 +227,7 @@ def test_the_reference_of_adapters_is_the_model_without_them(folders):
 
 def test_weights_for_other_processes_are_those_of_the_plain_model(folders):
     model = loaded(folders["sd3"], "sd3")
-    samples = drawn(model, [request(model, n, PROMPT) for n in range(2)])
+    samples = two_samples(model)
     policy = step_of(model, samples, LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=2, targets=("to_q", "to_out.0")))).policy
     other = load_model(folders["sd3"])
     assert [name for name, _ in policy.weights()] == [name for name, _ in other.policy_weights()]
@@ -271,13 +242,12 @@ def test_weights_for_other_processes_are_those_of_the_plain_model(folders):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_saved_folder_is_whole_for_diffusers_and_draws_here_as_it_did(kind, folders, tmp_path):
     model = loaded(folders[kind], kind, guidance=3.0)
-    (sample,) = drawn(model, [request(model, prompt=PROMPT, temperature=0.0)])
-    states = sample.columns["state_TD"]
+    _, states = quiet(model)
     folder = save_model(model, tmp_path / "model")
-    assert np.abs(states[-1] - theirs(folder, kind, states[0], 3.0, "latent")).max() < 1e-4
+    assert gap(states, folder, kind, 3.0) < 1e-4
     again = load_model(str(folder))
     assert again.denoising == model.denoising
-    assert np.array_equal(drawn(again, [request(again, prompt=PROMPT, temperature=0.0)])[0].columns["state_TD"], states)
+    assert np.array_equal(quiet(again)[1], states)
 
 
 def test_a_prompt_is_encoded_once(folders, monkeypatch):
@@ -294,13 +264,10 @@ def test_blocks_may_be_computed_again_and_the_gradient_is_the_same(folders):
     found = []
     for again in (False, True):
         model = loaded(folders["sd3"], "sd3")
-        samples = drawn(model, [request(model, n, PROMPT) for n in range(2)])
+        samples = two_samples(model)
         learner = DeviceLearner(DiffusionPolicy(model), LearnerSpec(gradient_checkpointing=again), LearnerPlan(1))
         assert model.network.inner.gradient_checkpointing == again
-        units = labelled(samples)
-        for batch in learner.lay_out(units, coupled=False):
-            learner.accumulate(batch, flow_grpo().loss(), Denominator.of(units))
-        found.append(torch.cat([m.grad.flatten() for m in learner.masters.masters if m.grad is not None]))
+        found.append(accumulated(learner, flow_grpo(), labelled(samples)))
     assert torch.allclose(found[0], found[1], atol=1e-7)
 
 
@@ -308,13 +275,9 @@ def test_a_pipeline_learns_from_pictures_of_its_size_and_refuses_others(folders)
     model, algorithm = loaded(folders["sd"], "sd"), Denoise(drop=0.5)
     picture = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
     unit = algorithm.rows({"prompt": PROMPT, "picture": picture}, model.text)
-    learner = DeviceLearner(DiffusionPolicy(model), LearnerSpec(learning_rate=1e-3), LearnerPlan(20))
-    losses = []
-    for _ in range(20):
-        for batch in learner.lay_out([unit] * 8, coupled=False):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of([unit] * 8))
-        losses.append(learner.step()["loss"])
-    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    learner = DeviceLearner(DiffusionPolicy(model), LearnerSpec(learning_rate=3e-3), LearnerPlan(10))
+    losses = [metrics["loss"] for metrics in steps(learner, algorithm, [unit] * 8, 10)]
+    assert np.mean(losses[-3:]) < np.mean(losses[:3])
     small = algorithm.rows({"prompt": PROMPT, "picture": picture[:8]}, model.text)
     with pytest.raises(SpecError, match=r"learns from \[16, 16\] in 3"):
         learner.score([small], frozenset({"denoising_error"}))
@@ -336,9 +299,8 @@ def test_what_a_pipeline_cannot_draw_is_refused(kind, fields, says, folders):
 
 
 def test_guidance_of_a_pipeline_that_has_none_is_refused(tmp_path):
-    model = load_model(saved("flux", tmp_path / "pipeline", guided=False))
     with pytest.raises(SpecError, match="distilled without guidance; set it to 1"):
-        model.draw(draws("flux", guidance=3.5))
+        loaded(saved("flux", tmp_path / "pipeline", guided=False), "flux", guidance=3.5)
 
 
 @pytest.mark.parametrize(
@@ -402,14 +364,14 @@ def test_two_passes_are_two_of_the_budget(folders):
     for guidance in (1.0, 3.0):
         model = loaded(folders["sd3"], "sd3", guidance=guidance)
         samples = drawn(model, [request(model, n, PROMPT) for n in range(4)])
-        units = [(row,) for row in rows_of(samples)]
-        counts.append([len(batch.row_ids) for batch in DiffusionPolicy(model).lay_out(units, 16, coupled=False)])
+        batches = DiffusionPolicy(model).lay_out(units_of(samples), 16, coupled=False)
+        counts.append([len(batch.row_ids) for batch in batches])
     assert counts == [[4], [2, 2]], "of four actions each"
     assert loaded(folders["flux"], "flux", guidance=3.0).passes == 1
 
 
-@pytest.mark.parametrize("kind", ["sd", "sd3"])
-def test_pairs_of_pictures_teach_a_pipeline_by_diffusion_dpo(kind, folders):
+@pytest.mark.parametrize(("kind", "count"), [("sd", 20), ("sd3", 6)])
+def test_pairs_of_pictures_teach_a_pipeline_by_diffusion_dpo(kind, count, folders):
     """Before the first step a pair costs log 2; steps make the chosen picture's error smaller than the rejected one's, against
     the reference, which is the pipeline without its adapters."""
     model, algorithm = loaded(folders[kind], kind), DiffusionDPO(beta=500.0, draws=16)
@@ -418,11 +380,7 @@ def test_pairs_of_pictures_teach_a_pipeline_by_diffusion_dpo(kind, folders):
     policy = DiffusionPolicy(model)
     policy.teacher = AdapterOffDiffusion(model).teaching(algorithm.teacher)
     learner = DeviceLearner(policy, LearnerSpec(learning_rate=3e-3, lora=LoRA(rank=4)), LearnerPlan(20))
-    found = []
-    for _ in range(20):
-        for batch in learner.lay_out(units, coupled=algorithm.coupled):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        found.append(learner.step())
+    found = steps(learner, algorithm, units, count)
     assert found[0]["loss"] == pytest.approx(np.log(2), abs=1e-4)
     assert np.mean([one["loss"] for one in found[-5:]]) < 0.95 * np.log(2)
     assert found[-1]["preference/accuracy"] > 0.7
@@ -438,11 +396,7 @@ def test_draft_raises_a_reward_of_decoded_pictures(kind, folders):
     policy, seen = DiffusionPolicy(model), []
     policy.judge = lambda picture, prompts: seen.append((picture.detach(), prompts)) or picture.clamp(-1, 1).flatten(1).mean(1)
     learner = DeviceLearner(policy, LearnerSpec(learning_rate=1e-2, lora=LoRA(rank=4)), LearnerPlan(6))
-    found = []
-    for _ in range(6):
-        for batch in learner.lay_out(units, coupled=algorithm.coupled):
-            learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
-        found.append(learner.step()["policy/judged"])
+    found = [metrics["policy/judged"] for metrics in steps(learner, algorithm, units, 6)]
     picture, prompts = seen[0]
     values = ((picture.clamp(-1, 1) + 1) * 127.5).permute(0, 2, 3, 1).numpy()
     assert prompts == [PROMPT, "two dogs"]
