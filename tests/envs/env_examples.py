@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,21 +70,39 @@ def named(function: str, threads: Threads, prompt: Prompt = PROMPT, text: Any = 
     return Conversation(env_class(spec, None), prompt, tokens_T, Play(spec, text, threads))
 
 
+def call(name: str, **arguments: Any) -> str:
+    """A tool call as Hermes writes it."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+async def playing(episode: Conversation, said: Sequence[str]) -> tuple[Any, list[str | None]]:
+    """The finished sample; how the episode began, and what each answer added to the conversation (None: it was over)."""
+    heard: list[str | None] = []
+    sample = None
+    try:
+        context_T: IntArray | None = await episode.reset()
+        assert context_T is not None
+        heard.append(Letters().decode(context_T.tolist()))
+        for turn in said:
+            assert context_T is not None
+            sample = after(context_T, turn)
+            context_T = await episode.step(sample)
+            heard.append(None if context_T is None else Letters().decode(context_T[len(sample.tokens_T) :].tolist()))
+    finally:
+        await episode.close()
+    return sample and episode.annotated(sample), heard
+
+
 def played(episode: Conversation, said: Sequence[str]) -> tuple[Any, list[str | None]]:
     """The finished sample, and what each answer added to the conversation (None: it was over)."""
+    sample, (_, *heard) = asyncio.run(playing(episode, said))
+    return sample, heard
 
-    async def play() -> tuple[Any, list[str | None]]:
-        heard: list[str | None] = []
-        sample = None
-        context_T: IntArray | None = await episode.reset()
-        try:
-            for turn in said:
-                assert context_T is not None
-                sample = after(context_T, turn)
-                context_T = await episode.step(sample)
-                heard.append(None if context_T is None else Letters().decode(context_T[len(sample.tokens_T) :]))
-        finally:
-            await episode.close()
-        return sample and episode.annotated(sample), heard
 
-    return asyncio.run(play())
+def rewards_of_turns(sample: Any) -> list[float | None]:
+    return [turn[2] for turn in sample.extras["turns"]]
+
+
+def begun(episode: Conversation) -> str:
+    """What an episode begins with."""
+    return Letters().decode(asyncio.run(episode.reset()).tolist())

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from env_examples import PROMPT, after, conversation, played
+from env_examples import PROMPT, after, begun, conversation, played, rewards_of_turns
 
 from penstock.core.columns import was_cut
 from penstock.core.errors import EnvError, SpecError
@@ -17,13 +17,6 @@ from penstock.envs.episode import Episode
 from penstock.envs.making import EPISODES, STUCK, env_class
 from penstock.envs.spec import EnvironmentSpec
 from penstock.sandbox.threads import StuckError, Threads
-
-
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
 
 
 class Countdown(Env):
@@ -85,7 +78,7 @@ def test_metrics_are_added_up_over_turns(threads):
 def test_the_last_turn_is_judged_and_then_cut(threads):
     sample, heard = played(conversation(Countdown, threads, turns=2), ["a", "b"])
     assert heard[-1] is None
-    assert [turn[2] for turn in sample.extras["turns"]] == [0.0, 1.0]
+    assert rewards_of_turns(sample) == [0.0, 1.0]
     assert was_cut(sample)
 
 
@@ -108,9 +101,9 @@ def test_an_episode_without_any_reward_has_earned_0_and_a_function_earns_nothing
             return Turn("on")
 
     sample, _ = played(conversation(Silent, threads, turns=2), ["a", "b"])
-    assert [turn[2] for turn in sample.extras["turns"]] == [None, 0.0]
+    assert rewards_of_turns(sample) == [None, 0.0]
     sample, _ = played(conversation(lambda *_: "on", threads, turns=2), ["a", "b"])
-    assert [turn[2] for turn in sample.extras["turns"]] == [None, None]
+    assert rewards_of_turns(sample) == [None, None]
 
 
 def test_tokens_limit_an_episode(threads):
@@ -134,10 +127,7 @@ def test_a_first_observation_may_take_the_prompts_place(threads):
         def reset(self):
             return "dark"
 
-    async def begun():
-        return await conversation(Begins, threads).reset()
-
-    assert asyncio.run(begun()).tolist() == [ord(letter) for letter in "dark"]
+    assert begun(conversation(Begins, threads)) == "dark"
 
 
 def test_an_environment_may_answer_in_tokens(threads):
@@ -151,16 +141,9 @@ def test_an_environment_may_answer_in_tokens(threads):
 # ---- functions of a turn
 
 
-def test_what_the_function_says_is_appended(threads):
-    assert played(conversation(lambda sample, columns, turn: f"{sample.text}{turn}", threads), ["w", "v"])[1] == ["w0", "v1"]
-
-
-def test_an_asynchronous_function_is_awaited_and_reads_the_row(threads):
-    async def answer(sample, columns, turn):
-        await asyncio.sleep(0)
-        return columns["word"]
-
-    assert played(conversation(answer, threads), ["a"])[1] == ["yes"]
+async def reads_the_row(sample, columns, turn):
+    await asyncio.sleep(0)
+    return columns["word"]
 
 
 class Tool:
@@ -168,8 +151,17 @@ class Tool:
         return "called"
 
 
-def test_an_object_that_is_called_asynchronously_is_awaited(threads):
-    assert played(conversation(Tool(), threads), ["a"])[1] == ["called"]
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda sample, columns, turn: f"{sample.text}{turn}", ["w0", "v1"]),
+        (reads_the_row, ["yes"] * 2),
+        (Tool(), ["called"] * 2),
+    ],
+    ids=["plain", "asynchronous", "an object that is called"],
+)
+def test_what_a_function_says_is_appended(function, expected, threads):
+    assert played(conversation(function, threads), ["w", "v"])[1] == expected
 
 
 def test_none_ends_the_episode(threads):
@@ -298,24 +290,6 @@ def test_the_deadline_counts_from_when_a_thread_begins(threads):
         return await asyncio.gather(*(e.step(s) for e, s in zip(episodes, samples, strict=True)))
 
     assert all(context_T is not None for context_T in asyncio.run(play()))
-
-
-def test_plain_functions_that_never_come_back_hold_no_place():
-    """Many more of them than may work at a time, and the next episode is answered."""
-    threads, release = Threads("environment", 2, most_abandoned=100), threading.Event()
-
-    async def play():
-        for _ in range(20):
-            episode = conversation(lambda *_: release.wait(20) and None, threads, deadline=0.01)
-            with pytest.raises(EnvError, match="took longer"):
-                await episode.step(after(await episode.reset(), "a"))
-        episode = conversation(lambda *_: "free", threads)
-        return await episode.step(after(await episode.reset(), "a"))
-
-    try:
-        assert asyncio.run(play())[-4:].tolist() == [ord(letter) for letter in "free"]
-    finally:
-        release.set()
 
 
 def test_after_257_plain_functions_that_hang_the_next_episode_is_answered():

@@ -1,16 +1,13 @@
 """Text environments of gymnasium: its five-tuple becomes turns, what it does not take ends the episode."""
 
-import asyncio
-
 import gymnasium
 import pytest
-from env_examples import PROMPT, named, played, seeded
+from env_examples import PROMPT, begun, named, played, rewards_of_turns, seeded
 
 from penstock.core.columns import was_cut
 from penstock.core.errors import EnvError, SpecError
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
-from penstock.sandbox.threads import Threads
 
 LETTERS = gymnasium.spaces.Text(8, charset="abcdefghijklmnopqrstuvwxyz:0123456789 ")
 CLOSED = []
@@ -45,18 +42,11 @@ def _registered():
     del gymnasium.registry["Spelling-v0"]
 
 
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
-
-
 def test_observations_rewards_and_the_end_are_the_environments(threads):
     episode = named("gymnasium:Spelling-v0", threads, seeded(), options={"word": "dog"})
     sample, heard = played(episode, ["d", "x", "g"])
     assert heard == ["left 2", "left 1", None]
-    assert [turn[2] for turn in sample.extras["turns"]] == [1.0, 0.0, 1.0]
+    assert rewards_of_turns(sample) == [1.0, 0.0, 1.0]
     assert not was_cut(sample)
     assert CLOSED[-1] == "dog"
 
@@ -70,10 +60,10 @@ def test_its_own_limit_of_steps_truncates(threads):
 
 def test_what_it_draws_follows_from_the_rows_seed(threads):
     def first(seed):
-        return asyncio.run(named("gymnasium:Spelling-v0", threads, seeded(seed)).reset()).tolist()
+        return begun(named("gymnasium:Spelling-v0", threads, seeded(seed)))
 
     assert first(3) == first(3)
-    assert len({tuple(first(seed)) for seed in range(8)}) > 1
+    assert len({first(seed) for seed in range(8)}) > 1
 
 
 def test_a_text_outside_the_action_space_ends_the_episode(threads):
@@ -86,7 +76,7 @@ def test_a_text_outside_the_action_space_ends_the_episode(threads):
 
 def test_a_row_without_a_seed_is_an_error_that_says_so(threads):
     with pytest.raises(EnvError, match='column "seed"'):
-        asyncio.run(named("gymnasium:Spelling-v0", threads, PROMPT).reset())
+        begun(named("gymnasium:Spelling-v0", threads, PROMPT))
 
 
 @pytest.mark.parametrize(

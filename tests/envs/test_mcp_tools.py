@@ -1,18 +1,16 @@
 """Tools of a real MCP server: its schemas, its answers, its errors, and a process that ends with the episode."""
 
-import json
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from env_examples import conversation, played
+from env_examples import call, conversation, played
 
 from penstock.core.errors import EnvError, SpecError
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 from penstock.envs.tools import ToolEnv
-from penstock.sandbox.threads import Threads
 
 SERVER = """
 import os, sys
@@ -41,17 +39,6 @@ def look() -> str:
 
 server.run()
 """
-
-
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
-
-
-def call(name, **arguments):
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 @pytest.fixture

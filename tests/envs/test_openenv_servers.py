@@ -5,13 +5,12 @@ import subprocess
 import sys
 
 import pytest
-from env_examples import Letters, after, named, seeded
+from env_examples import named, playing, rewards_of_turns, seeded
 
 from penstock.core.columns import was_cut
 from penstock.core.errors import EnvError, SpecError
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
-from penstock.sandbox.threads import Threads
 
 pytest.importorskip("openenv", reason="needs the extra openenv")
 pytestmark = pytest.mark.slow
@@ -67,33 +66,15 @@ def server(tmp_path_factory):
         process.terminate()
 
 
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
-
-
-async def played(episode, said):
-    """As of the other tests, within one loop, in which the session lives."""
-    heard, sample = [], None
-    context_T = await episode.reset()
-    first = Letters().decode(context_T.tolist())
-    try:
-        for text in said:
-            sample = after(context_T, text)
-            context_T = await episode.step(sample)
-            heard.append(None if context_T is None else Letters().decode(context_T[len(sample.tokens_T) :].tolist()))
-    finally:
-        await episode.close()
-    return episode.annotated(sample), [first, *heard]
+def session(server, threads, seed=2, **fields):
+    return named(server, threads, seeded(seed), deadline=60.0, **fields)
 
 
 def test_an_episode_is_a_session_with_rewards_of_turns_and_an_end(server, threads):
-    episode = named(server, threads, seeded(2), deadline=60.0, options={"start": 1})
-    sample, heard = asyncio.run(played(episode, ["3", "5", "1"]))
+    episode = session(server, threads, options={"start": 1})
+    sample, heard = asyncio.run(playing(episode, ["3", "5", "1"]))
     assert heard == ["say 3", "say 2", "say 1", None]
-    assert [turn[2] for turn in sample.extras["turns"]] == [1.0, 0.0, 1.0]
+    assert rewards_of_turns(sample) == [1.0, 0.0, 1.0]
     assert not was_cut(sample)
 
 
@@ -101,7 +82,7 @@ def test_sessions_side_by_side_keep_apart_and_their_places_are_free_again(server
     async def rounds():
         found = []
         for number in range(3):
-            pair = (played(named(server, threads, seeded(n), deadline=60.0), ["0"] * n) for n in (2, 3 + number))
+            pair = (playing(session(server, threads, n), ["0"] * n) for n in (2, 3 + number))
             found += await asyncio.gather(*pair)
         return found
 
@@ -112,14 +93,14 @@ def test_sessions_side_by_side_keep_apart_and_their_places_are_free_again(server
 
 def test_an_episode_waits_for_one_of_the_servers_places(server, threads):
     async def four():
-        return await asyncio.gather(*(played(named(server, threads, seeded(2), deadline=60.0), ["0"] * 2) for _ in range(4)))
+        return await asyncio.gather(*(playing(session(server, threads), ["0"] * 2) for _ in range(4)))
 
     assert [heard for _, heard in asyncio.run(four())] == [["say 2", "say 1", None]] * 4
 
 
 def test_a_server_that_stays_full_fails_the_episode_and_says_so(server, threads):
     async def three():
-        episodes = [named(server, threads, seeded(2), deadline=60.0, options={"wait": wait}) for wait in (30, 30, 0.1)]
+        episodes = [session(server, threads, options={"wait": wait}) for wait in (30, 30, 0.1)]
         try:
             for episode in episodes:
                 await episode.reset()
@@ -133,9 +114,9 @@ def test_a_server_that_stays_full_fails_the_episode_and_says_so(server, threads)
 
 def test_what_the_server_raises_and_fields_that_are_not_there_name_themselves(server, threads):
     with pytest.raises(EnvError, match="the simulator is gone"):
-        asyncio.run(played(named(server, threads, seeded(2), deadline=60.0), ["crash"]))
+        asyncio.run(playing(session(server, threads), ["crash"]))
     with pytest.raises(EnvError, match='no field "text"; set the option shown to one of message'):
-        asyncio.run(played(named(server, threads, seeded(2), deadline=60.0, options={"shown": "text"}), ["2"]))
+        asyncio.run(playing(session(server, threads, options={"shown": "text"}), ["2"]))
 
 
 def test_a_name_that_is_no_address_is_refused_before_the_run():

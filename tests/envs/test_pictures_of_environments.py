@@ -1,12 +1,11 @@
 """Pictures, films and sounds that environments and tools show in later turns: blobs, tokens, positions, log-probs."""
 
 import asyncio
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from env_examples import after, conversation
+from env_examples import after, call, conversation
 
 import seeing
 import tiny_models
@@ -25,14 +24,6 @@ from penstock.envs.tools import ToolEnv
 from penstock.loops.rollout import Rollout
 from penstock.models.media import MEDIA
 from penstock.runtime.build import Unscored
-from penstock.sandbox.threads import Threads
-
-
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
 
 
 def part(kind, value):
@@ -128,13 +119,12 @@ def test_a_tool_gives_a_picture(threads):
     def look(place: str) -> list:
         return [say(f"this is {place}: "), part("image", png(90, 24))]
 
-    called = f"<tool_call>{json.dumps({'name': 'look', 'arguments': {'place': 'a'}})}</tool_call>"
     model = seeing.of_kind("qwen2_5_vl")
     episode = conversation(ToolEnv, threads, chat("look"), model.text, options={"tools": [register(look)]})
 
     async def play():
         context_T = await episode.reset()
-        said = "".join(map(chr, [*model.text.encode(called), model.text.end]))
+        said = "".join(map(chr, [*model.text.encode(call("look", place="a")), model.text.end]))
         sample = replace(after(context_T, said, ended=False), finish="stop")
         return model.text.tokenizer.decode((await episode.step(sample))[len(sample.tokens_T) :])
 

@@ -1,31 +1,20 @@
 """A reasoning-gym set as episodes: a task of the row's seed or of its source, scored by the set's own scorer."""
 
-import asyncio
-
 import pytest
-from env_examples import KEY, Letters, named, played, seeded
+from env_examples import KEY, begun, named, played, rewards_of_turns, seeded
 
 from penstock.core.errors import SpecError
 from penstock.core.types import Prompt
 from penstock.data.gym import gym_entry
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
-from penstock.sandbox.threads import Threads
 
 SET = "reasoning_gym:basic_arithmetic"
 
 
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
-
-
 def test_the_question_is_of_the_rows_seed_and_the_score_is_the_sets_own(threads):
     entry = gym_entry("basic_arithmetic", 7, {"max_terms": 2})
-    asked = asyncio.run(named(SET, threads, seeded(7), options={"max_terms": 2}).reset())
-    assert Letters().decode(asked.tolist()) == entry["question"]
+    assert begun(named(SET, threads, seeded(7), options={"max_terms": 2})) == entry["question"]
     sample, heard = played(named(SET, threads, seeded(7), options={"max_terms": 2}), [entry["answer"]])
     assert heard == [None]
     assert sample.extras["turns"][0][2] == 1.0
@@ -38,7 +27,7 @@ def test_a_wrong_answer_may_be_tried_again(threads):
     entry = gym_entry("basic_arithmetic", 7, {})
     sample, heard = played(named(SET, threads, seeded(7), options={"tries": 3, "wrong": "no "}), ["x", entry["answer"]])
     assert heard == ["no ", None]
-    assert [turn[2] for turn in sample.extras["turns"]] == [None, 1.0]
+    assert rewards_of_turns(sample) == [None, 1.0]
 
 
 def test_the_last_turn_that_the_limits_allow_is_scored(threads):
@@ -50,7 +39,7 @@ def test_the_last_turn_that_the_limits_allow_is_scored(threads):
 def test_a_row_of_the_gym_source_is_asked_as_it_is(threads):
     entry = gym_entry("basic_arithmetic", 9, {})
     row = Prompt(KEY.prompt, "as rendered", columns={"task": "basic_arithmetic", "entry": entry})
-    assert Letters().decode(asyncio.run(named(SET, threads, row).reset()).tolist()) == "as rendered"
+    assert begun(named(SET, threads, row)) == "as rendered"
     sample, _ = played(named(SET, threads, row), [entry["answer"]])
     assert sample.extras["turns"][0][2] == 1.0
 

@@ -4,31 +4,19 @@ import asyncio
 import random
 
 import pytest
-from env_examples import Letters, named, played, seeded
+from env_examples import Letters, after, named, played, rewards_of_turns, seeded
 
 from penstock.core.errors import SpecError
 from penstock.data.resolve import register
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
-from penstock.sandbox.threads import Threads
 
 pytest.importorskip("textarena", reason="needs the extra textarena")
-
-
-@pytest.fixture
-def threads():
-    made = Threads("environment", 8)
-    yield made
-    made.close()
 
 
 def lowest_free(text):
     """Plays the first move that the board offers."""
     return text.rpartition("Available Moves: ")[2].split("'")[1]
-
-
-def first(episode):
-    return Letters().decode(asyncio.run(episode.reset()).tolist())
 
 
 def test_a_game_of_one_player_is_guessed_by_halves(threads):
@@ -37,8 +25,6 @@ def test_a_game_of_one_player_is_guessed_by_halves(threads):
         episode, low, high, guesses = named("textarena:GuessTheNumber-v0", threads, seeded(seed)), 1, 20, []
 
         async def play(episode=episode, low=low, high=high, guesses=guesses):
-            from env_examples import after
-
             context_T = await episode.reset()
             while context_T is not None:
                 guesses.append((low + high) // 2)
@@ -55,21 +41,22 @@ def test_a_game_of_one_player_is_guessed_by_halves(threads):
         assert len(guesses) <= 5
 
 
+def tictactoe(threads, opponent, seed=3, **options):
+    return named("textarena:TicTacToe-v0", threads, seeded(seed), options={"opponent": register(opponent), **options})
+
+
 def test_against_an_opponent_a_line_wins(threads):
-    options = {"opponent": register(lowest_free)}
-    episode = named("textarena:TicTacToe-v0", threads, seeded(), options=options)
-    sample, heard = played(episode, ["[4]", "[2]", "[6]"])
+    sample, heard = played(tictactoe(threads, lowest_free), ["[4]", "[2]", "[6]"])
     assert "[Player 1] [0]" in heard[0]
     assert "[Player 0]" not in "".join(heard[:2])
     assert heard[-1] is None
-    assert [turn[2] for turn in sample.extras["turns"]] == [None, None, 1.0]
+    assert rewards_of_turns(sample) == [None, None, 1.0]
 
 
 def test_the_policy_may_play_second_and_lose(threads):
-    options = {"opponent": register(lowest_free), "player": 1}
-    sample, heard = played(named("textarena:TicTacToe-v0", threads, seeded(), options=options), ["[4]", "[8]"])
+    sample, heard = played(tictactoe(threads, lowest_free, player=1), ["[4]", "[8]"])
     assert heard[-1] is None
-    assert sample.extras["turns"][-1][2] == -1.0
+    assert rewards_of_turns(sample)[-1] == -1.0
 
 
 def test_an_opponent_that_is_a_class_is_made_for_each_episode_with_its_seed(threads):
@@ -83,10 +70,9 @@ def test_an_opponent_that_is_a_class_is_made_for_each_episode_with_its_seed(thre
         def __call__(self, text):
             return next(self.moves)
 
-    options = {"opponent": register(Remembers)}
     for seed in (5, 6):
-        sample, _ = played(named("textarena:TicTacToe-v0", threads, seeded(seed), options=options), ["[4]", "[2]", "[6]"])
-        assert sample.extras["turns"][-1][2] == 1.0
+        sample, _ = played(tictactoe(threads, Remembers, seed), ["[4]", "[2]", "[6]"])
+        assert rewards_of_turns(sample)[-1] == 1.0
     assert set(made) >= {5, 6}
 
 
@@ -107,8 +93,6 @@ def test_games_draw_from_their_own_seeds_though_the_package_has_one_stream_for_a
         return named("textarena:PigDice-v0-short", threads, seeded(seed), options={"opponent": register(rolls)}, turns=12)
 
     async def moves(episode):
-        from env_examples import after
-
         context_T, heard = await episode.reset(), []
         for _ in range(10):
             if context_T is None:

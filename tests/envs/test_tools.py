@@ -1,13 +1,12 @@
 """The environment of tools: schemas from functions, calls that are answered, mistakes that are answered too, and an end."""
 
 import asyncio
-import json
 import time
 from dataclasses import replace
 from typing import Literal
 
 import pytest
-from env_examples import after, conversation, played
+from env_examples import PROMPT, after, call, conversation, played
 from templates import family
 
 import tiny_models
@@ -19,7 +18,6 @@ from penstock.envs.making import env_class
 from penstock.envs.schemas import fits, tool_of
 from penstock.envs.spec import EnvironmentSpec
 from penstock.envs.tools import ToolEnv
-from penstock.sandbox.threads import Threads
 
 
 def add(a: int, b: int = 2) -> int:
@@ -54,21 +52,12 @@ def slow() -> str:
     return "done"
 
 
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
+BAD = "<tool_call>{</tool_call>"
 
 
-def call(name, **arguments):
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
-def tools(threads, *functions, prompt=None, text=None, **options):
+def tools(threads, *functions, prompt=PROMPT, text=None, **options):
     given = {"tools": [register(function) for function in functions], **options}
-    episode = conversation(ToolEnv, threads, text=text, **({"prompt": prompt} if prompt else {}), options=given)
-    return episode
+    return conversation(ToolEnv, threads, prompt, text, options=given)
 
 
 def test_a_function_becomes_a_schema():
@@ -173,7 +162,7 @@ def test_after_a_tool_that_reached_the_world_the_episode_is_not_to_be_repeated(t
         (call("add", a=1, c=1), 'error: add has no argument "c"; its arguments are: a, b', "bad_arguments"),
         (call("broken"), "error: RuntimeError: out of paper", "failed_calls"),
         (call("slow"), "error: slow took longer than 0.05 s", "failed_calls"),
-        ("<tool_call>{</tool_call>", "this is no call: Expecting property name", "malformed_calls"),
+        (BAD, "this is no call: Expecting property name", "malformed_calls"),
     ],
 )
 def test_what_goes_wrong_is_answered_and_counted(threads, said, answer, fact):
@@ -183,16 +172,14 @@ def test_what_goes_wrong_is_answered_and_counted(threads, said, answer, fact):
 
 
 def test_corrections_are_bounded_and_what_ends_so_costs(threads):
-    bad = "<tool_call>{</tool_call>"
-    sample, heard = played(tools(threads, add, corrections=1, penalty=0.5), [bad, bad])
+    sample, heard = played(tools(threads, add, corrections=1, penalty=0.5), [BAD, BAD])
     assert heard[-1] is None
     assert sample.extras["turns"][-1][2] == -0.5
     assert sample.extras["episode"]["gave_up"] == 1.0
 
 
 def test_a_call_that_fits_begins_the_count_of_mistakes_anew(threads):
-    bad = "<tool_call>{</tool_call>"
-    _, heard = played(tools(threads, add, corrections=1), [bad, call("add", a=1), bad])
+    _, heard = played(tools(threads, add, corrections=1), [BAD, call("add", a=1), BAD])
     assert None not in heard
 
 
@@ -247,13 +234,16 @@ def heard_in_chat(threads, name):
     return asyncio.run(play())
 
 
-def test_results_are_turns_of_tools_where_the_template_has_them(threads):
-    expected = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n"
-    assert heard_in_chat(threads, "chatml") == expected + "<|im_start|>assistant\n"
+CHATML = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n"
+HEARD = {
+    "chatml": CHATML + "<|im_start|>assistant\n",
+    "gemma": "\n<start_of_turn>user\n3\n4<end_of_turn>\n<start_of_turn>model\n",
+}
 
 
-def test_results_are_one_turn_of_the_user_where_it_has_none(threads):
-    assert heard_in_chat(threads, "gemma") == "\n<start_of_turn>user\n3\n4<end_of_turn>\n<start_of_turn>model\n"
+@pytest.mark.parametrize("name", HEARD)
+def test_results_are_turns_of_tools_where_the_template_has_them_and_one_of_the_user_where_not(name, threads):
+    assert heard_in_chat(threads, name) == HEARD[name]
 
 
 @pytest.mark.slow

@@ -6,12 +6,11 @@ import sys
 from dataclasses import replace
 
 import pytest
-from env_examples import Letters, after, named, seeded
+from env_examples import named, playing, rewards_of_turns, seeded
 
 from penstock.core.errors import EnvError, SpecError
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
-from penstock.sandbox.threads import Threads
 
 pytest.importorskip("verifiers", reason="needs the package verifiers, in an environment of its own: make test-verifiers")
 pytestmark = pytest.mark.slow
@@ -107,31 +106,9 @@ def _tasksets(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def threads():
-    made = Threads("environment", 4)
-    yield made
-    made.close()
-
-
-async def played(episode, said):
-    """As of the other tests, within one loop, in which servers and sessions live."""
-    heard = []
-    try:
-        context_T = await episode.reset()
-        heard.append(Letters().decode(context_T.tolist()))
-        for text in said:
-            sample = after(context_T, text)
-            context_T = await episode.step(sample)
-            heard.append(None if context_T is None else Letters().decode(context_T[len(sample.tokens_T) :].tolist()))
-    finally:
-        await episode.close()
-    return episode.annotated(sample), heard
-
-
 @pytest.mark.parametrize(("said", "reward"), [("6", 2.0), ("7", 0.0)])
 def test_a_task_is_asked_and_scored_by_its_own_rewards(said, reward, threads):
-    sample, heard = asyncio.run(played(named("verifiers:sums_set", threads, seeded(3), deadline=60.0), [said]))
+    sample, heard = asyncio.run(playing(named("verifiers:sums_set", threads, seeded(3), deadline=60.0), [said]))
     assert heard == ["Only the number.\n3 + 3 =", None]
     assert sample.extras["turns"][0][2] == reward
     assert sample.extras["episode"]["letters"] == 1.0
@@ -139,14 +116,14 @@ def test_a_task_is_asked_and_scored_by_its_own_rewards(said, reward, threads):
 
 def test_its_tools_are_called_and_the_trace_has_every_turn(threads):
     call = '<tool_call>{"name": "look", "arguments": {"word": "blue"}}</tool_call>'
-    sample, heard = asyncio.run(played(named("verifiers:look_set", threads, seeded(0), deadline=120.0), [call, "a colour"]))
+    sample, heard = asyncio.run(playing(named("verifiers:look_set", threads, seeded(0), deadline=120.0), [call, "a colour"]))
     assert heard == ["blue?", "a colour", None]
-    assert [turn[2] for turn in sample.extras["turns"]] == [None, 0.5]
+    assert rewards_of_turns(sample) == [None, 0.5]
 
 
 def test_a_task_that_is_not_there_names_how_many_there_are(threads):
     with pytest.raises(EnvError, match="has 2 tasks; there is no task 3"):
-        asyncio.run(played(named("verifiers:sums_set", threads, seeded(3), deadline=60.0, options={"size": 2}), ["6"]))
+        asyncio.run(playing(named("verifiers:sums_set", threads, seeded(3), deadline=60.0, options={"size": 2}), ["6"]))
 
 
 @pytest.mark.parametrize(
