@@ -5,7 +5,7 @@ import wave
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -70,7 +70,6 @@ def test_a_gif_says_its_rate(store, tmp_path):
     assert film.frames_FHWC[:, 0, 0, 0].tolist() == [0, 255, 0]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.floats(0.1, 60))
 def test_frames_come_back_from_the_file_even_where_some_are_equal(levels, rate):
     film = Film(np.stack([FRAMES[level] for level in levels]), rate)

@@ -35,6 +35,16 @@ def rows(count: int = 3):
     return [{"image": seeing.picture(seed=n), "question": "what?", "answer": "12"} for n in range(count)]
 
 
+@pytest.fixture(scope="module")
+def model():
+    """Shared; the tests add pictures to its store."""
+    return seeing.built()
+
+
+def units(model, tmp_path, **changes):
+    return Units(spec(**changes), tmp_path, 0, SFT(), model.text, model.context)
+
+
 def spec(**changes):
     options = {"prompt": "<image>{{ question }}", "completion": " {{ answer }}", "shuffle": False}
     return DataSpec(source="test_pictures:rows", **(options | changes))
@@ -92,16 +102,14 @@ def test_what_is_no_picture_is_refused_with_its_row(pictures, value, message, tm
     assert message in str(refused.value)
 
 
-def test_a_prompt_keeps_the_name_of_its_picture_and_no_pixel(tmp_path):
-    model = seeing.built()
+def test_a_prompt_keeps_the_name_of_its_picture_and_no_pixel(model, tmp_path):
     prompt = prompts_of(spec(), tmp_path, 0, model.text)(1)
     assert prompt.columns["image"] == prompt.blobs[0].hash
     assert prompt.text == "<image>what?"
     assert not any(isinstance(value, np.ndarray) for value in prompt.columns.values())
 
 
-def test_a_row_may_have_several_pictures(tmp_path):
-    model = seeing.built()
+def test_a_row_may_have_several_pictures(model, tmp_path):
     change = illustrated(model.text.store, tmp_path)
     prompt = prompts_of(spec(), tmp_path, 0, seeing.tiny_text())(0)
     two = change(type(prompt)(prompt.key, "<image><image>", columns={"image": [PIXELS, seeing.picture()]}))
@@ -109,13 +117,12 @@ def test_a_row_may_have_several_pictures(tmp_path):
     assert two.columns["image"] == [blob.hash for blob in two.blobs]
 
 
-def test_a_chat_shows_pictures_where_its_message_says(tmp_path):
-    model = seeing.built()
+def test_a_chat_shows_pictures_where_its_message_says(model, tmp_path):
     prompt = prompts_of(spec(chat=True), tmp_path, 0, model.text)(0)
     tokens_T = prompt_tokens(prompt, model.text)
     assert model.text.media_columns(tokens_T, prompt.blobs)[MEDIA].astype(bool).sum() == 9
     assert model.text.tokenizer.decode(tokens_T[:3]).startswith("<|im_start|>")
-    (row,) = Units(spec(chat=True), tmp_path, 0, SFT(), model.text, model.context)(0)
+    (row,) = units(model, tmp_path, chat=True)(0)
     np.testing.assert_array_equal(row.tokens_T[: len(tokens_T)], tokens_T)
 
 
@@ -125,21 +132,18 @@ def test_a_row_without_a_picture_stays_as_it_is(tmp_path):
     assert illustrated(MediaStore(), tmp_path)(bare) is bare
 
 
-def test_rows_to_imitate_say_which_tokens_show_their_picture(tmp_path):
-    model = seeing.built()
-    (row,) = Units(spec(), tmp_path, 0, SFT(), model.text, model.context)(2)
+def test_rows_to_imitate_say_which_tokens_show_their_picture(model, tmp_path):
+    (row,) = units(model, tmp_path)(2)
     (blob,) = seeing.shown(model, seeing.picture(seed=2))
     assert (row.columns[MEDIA] == blob.number).sum() == 9
     assert not row.columns[MEDIA][row.action_T].any()
 
 
-def test_rows_with_pictures_are_not_cut(tmp_path):
-    model = seeing.built()
+def test_rows_with_pictures_are_not_cut(model, tmp_path):
     with pytest.raises(SpecError, match="half a medium shows nothing"):
-        Units(spec(too_long=Truncate(tokens=8)), tmp_path, 0, SFT(), model.text, model.context)
+        units(model, tmp_path, too_long=Truncate(tokens=8))
 
 
-def test_a_row_whose_picture_has_no_mark_is_named(tmp_path):
-    model = seeing.built()
+def test_a_row_whose_picture_has_no_mark_is_named(model, tmp_path):
     with pytest.raises(DataError, match="test_pictures:rows row 0: the prompt has 1 pictures and 0 marks <image>"):
-        Units(spec(prompt="{{ question }}"), tmp_path, 0, SFT(), model.text, model.context)(0)
+        units(model, tmp_path, prompt="{{ question }}")(0)

@@ -8,6 +8,8 @@ from penstock.core.types import PromptKey
 from penstock.data.render import Renderer, Template
 
 KEY = PromptKey("maths", 0, 4)
+ASKED = [{"role": "user", "content": "hello"}]
+ANSWERED = [*ASKED, {"role": "assistant", "content": "hi"}]
 
 
 def renderer(**fields):
@@ -65,28 +67,25 @@ def test_chat_makes_one_user_turn_of_the_prompt():
 
 
 def test_chat_takes_the_messages_of_the_row():
-    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello"}]
+    messages = [{"role": "system", "content": "be kind"}, *ASKED]
     prompt = renderer(chat=True).prompt(KEY, {"messages": messages}, 0)
     assert list(prompt.messages) == messages
     assert prompt.text == "hello"
 
 
 def test_messages_that_are_answered_already_leave_nothing_to_generate():
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
     with pytest.raises(DataError, match="nothing is left to answer"):
-        renderer(chat=True).prompt(KEY, {"messages": messages}, 0)
+        renderer(chat=True).prompt(KEY, {"messages": ANSWERED}, 0)
 
 
 def test_an_answered_conversation_is_an_example():
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-    example = renderer(chat=True).example(KEY, {"messages": messages}, 0)
-    assert (list(example.prompt.messages), example.completion) == (messages[:1], "hi")
+    example = renderer(chat=True).example(KEY, {"messages": ANSWERED}, 0)
+    assert (list(example.prompt.messages), example.completion) == (ASKED, "hi")
 
 
 def test_all_texts_of_a_row_are_those_whose_columns_are_there():
     assert list(renderer().texts({"prompt": "a", "completion": "b"})) == ["a", "b"]
-    messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
-    assert list(renderer(chat=True).texts({"messages": messages})) == ["hello", "hi"]
+    assert list(renderer(chat=True).texts({"messages": ANSWERED})) == ["hello", "hi"]
 
 
 @pytest.mark.parametrize("messages", ["hello", [], ["hello"], [{"role": "user"}], [{"role": "user", "content": 3}], None])

@@ -14,21 +14,18 @@ def at_top_level(sample, columns):
     return 1.0
 
 
-def test_a_registered_function_comes_back_as_itself():
-    assert resolve(register(at_top_level)) is at_top_level
-
-
-def test_a_top_level_function_is_named_by_its_file():
-    assert register(at_top_level) == f"{__file__}:at_top_level"
-
-
-def test_registering_twice_gives_the_same_name():
-    assert register(at_top_level) == register(at_top_level)
-
-
-def test_a_function_of_a_package_is_named_by_its_module():
-    assert register(functools.wraps) == f"{functools.__file__}:wraps"
-    assert register(resolve) == "penstock.data.resolve:resolve"
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (at_top_level, f"{__file__}:at_top_level"),
+        (functools.wraps, f"{functools.__file__}:wraps"),
+        (resolve, "penstock.data.resolve:resolve"),
+    ],
+    ids=["its file", "its file in the library", "its module in the package"],
+)
+def test_a_function_at_top_level_is_named_by(function, name):
+    assert register(function) == register(function) == name
+    assert resolve(name) is function
 
 
 def test_two_lambdas_get_different_names():

@@ -20,19 +20,13 @@ def everything(source):
     return [dict(source[index]) for index in range(len(source))]
 
 
-def test_json_lines_are_read(tmp_path):
-    rows = [{"a": 1}, {"a": "ü\u2028x"}]
-    write(tmp_path / "some.jsonl", rows)
-    source = open_source(DataSpec(source="some.jsonl"), tmp_path)
-    assert everything(source) == rows
-    assert source.name == "some"
-
-
-def test_gzipped_json_lines_are_read(tmp_path):
-    with gzip.open(tmp_path / "some.jsonl.gz", "wt") as file:
-        file.write('{"a": 1}\n\n{"a": 2}')
-    source = open_source(DataSpec(source="some.jsonl.gz"), tmp_path)
-    assert everything(source) == [{"a": 1}, {"a": 2}]
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzipped"])
+def test_json_lines_are_read(packed, tmp_path):
+    name, written = ("some.jsonl.gz", gzip.open) if packed else ("some.jsonl", open)
+    with written(tmp_path / name, "wt", encoding="utf-8") as file:
+        file.write('{"a": 1}\n\n{"a": "ü\u2028x"}')
+    source = open_source(DataSpec(source=name), tmp_path)
+    assert everything(source) == [{"a": 1}, {"a": "ü\u2028x"}]
     assert source.name == "some"
 
 
@@ -81,23 +75,25 @@ def test_an_unknown_kind_of_source_lists_the_known_ones(tmp_path):
         open_source(DataSpec(source="data.xlsx"), tmp_path)
 
 
-def test_skip_and_size_keep_rows_apart(tmp_path):
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"size": 4}, [0, 1, 2, 3]),
+        ({"skip": 4}, [4, 5, 6, 7, 8, 9]),
+        ({"skip": 4, "size": 2}, [4, 5]),
+        ({"skip": 8, "size": 5}, [8, 9]),
+    ],
+)
+def test_skip_and_size_keep_rows_apart(fields, expected):
+    source = open_source(DataSpec(source=register(make_rows), options={"count": 10}, **fields), None)
+    assert [row["n"] for row in everything(source)] == expected
+
+
+@pytest.mark.parametrize("fields", [{"skip": 10}, {"skip": 20, "size": 3}])
+def test_skipping_everything_is_refused(fields, tmp_path):
     write(tmp_path / "n.jsonl", [{"n": n} for n in range(10)])
-
-    def numbers(**fields):
-        return [row["n"] for row in everything(open_source(DataSpec(source="n.jsonl", **fields), tmp_path))]
-
-    assert numbers(size=4) == [0, 1, 2, 3]
-    assert numbers(skip=4) == [4, 5, 6, 7, 8, 9]
-    assert numbers(skip=4, size=2) == [4, 5]
-    assert numbers(skip=8, size=5) == [8, 9]
-
-
-def test_skipping_everything_is_refused(tmp_path):
-    write(tmp_path / "n.jsonl", [{"n": n} for n in range(10)])
-    for fields in ({"skip": 10}, {"skip": 20, "size": 3}):
-        with pytest.raises(DataError, match="leaves none of its 10 rows"):
-            open_source(DataSpec(source="n.jsonl", **fields), tmp_path)
+    with pytest.raises(DataError, match="leaves none of its 10 rows"):
+        open_source(DataSpec(source="n.jsonl", **fields), tmp_path)
 
 
 def test_a_file_is_read_only_as_far_as_needed(tmp_path):
@@ -154,21 +150,17 @@ def test_a_gym_task_gives_rows_with_their_scorer(tmp_path):
     assert gym_score("chain_sum", "nonsense", row["entry"]) < 1
 
 
-def test_gym_rows_depend_on_the_seed_only(tmp_path):
-    def rows(**fields):
-        return [
-            row["question"] for row in everything(open_source(DataSpec(source="gym:chain_sum", size=3, **fields), tmp_path))
-        ]
-
-    assert rows() == rows(options={"seed": 0})
-    assert rows(options={"seed": 1}) != rows()
+def questions(**fields):
+    return [row["question"] for row in everything(open_source(DataSpec(source="gym:chain_sum", **fields), None))]
 
 
-def test_skipped_gym_rows_are_others(tmp_path):
-    def rows(**fields):
-        return [row["question"] for row in everything(open_source(DataSpec(source="gym:chain_sum", **fields), tmp_path))]
+def test_gym_rows_depend_on_the_seed_only():
+    assert questions(size=3) == questions(size=3, options={"seed": 0})
+    assert questions(size=3, options={"seed": 1}) != questions(size=3)
 
-    assert rows(size=3, skip=2) == rows(size=5)[2:]
+
+def test_skipped_gym_rows_are_others():
+    assert questions(size=3, skip=2) == questions(size=5)[2:]
 
 
 @pytest.mark.parametrize(

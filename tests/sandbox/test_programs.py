@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from jails import LIMITS, running
@@ -52,12 +53,9 @@ def test_modules_of_the_program_are_imported(jail):
     assert jail("import helper; print(helper.value)", files={"helper.py": b"value = 5"}).stdout == "5\n"
 
 
-def test_a_command_runs_with_its_exit_code(jail):
+def test_a_command_runs_with_its_exit_code_and_one_that_does_not_exist_is_an_outcome(jail):
     outcome = jail(argv=("sh", "-c", "cat; exit 3"), stdin="x")
     assert (outcome.stdout, outcome.exit) == ("x", 3)
-
-
-def test_a_command_that_does_not_exist_is_an_outcome(jail):
     assert jail(argv=("no-such-command",)).exit == 127
 
 
@@ -129,20 +127,20 @@ def test_limits_are_positive_and_finite(value):
         Limits(seconds=value)
 
 
-def test_trusted_programs_run_with_limits_alone(monkeypatch):
-    sandbox = open_sandbox("trusted", limits=LIMITS)
-    outcome = asyncio.run(sandbox.run(Program(code="import os; print(os.path.isdir('/proc'))")))
-    sandbox.close()
-    assert outcome.stdout == "True\n"
+def outcome_of(spec, code, **options):
+    with contextlib.closing(open_sandbox(spec, limits=LIMITS, **options)) as sandbox:
+        return asyncio.run(sandbox.run(Program(code=code)))
+
+
+def test_trusted_programs_run_with_limits_alone():
+    assert outcome_of("trusted", "import os; print(os.path.isdir('/proc'))").stdout == "True\n"
 
 
 def test_packages_are_read_and_imported_and_nothing_else_of_their_folder_is_written(tmp_path):
     tmp_path.chmod(0o755)  # root's programs are another user's
     (tmp_path / "given.py").write_text("value = 9")
     code = f"import given; print(given.value); open({str(tmp_path / 'given.py')!r}, 'w')"
-    sandbox = open_sandbox("jail", limits=LIMITS, packages=(str(tmp_path),))
-    outcome = asyncio.run(sandbox.run(Program(code=code)))
-    sandbox.close()
+    outcome = outcome_of("jail", code, packages=(str(tmp_path),))
     assert (outcome.stdout, outcome.exit) == ("9\n", 1)
 
 

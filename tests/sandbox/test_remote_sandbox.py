@@ -39,13 +39,8 @@ class Executor(BaseHTTPRequestHandler):
 
     def run(self, body):
         done = subprocess.run([sys.executable, "-c", body["code"]], input=body["stdin"], capture_output=True, text=True)
-        result = {
-            "status": "Finished",
-            "execution_time": 0.25,
-            "return_code": done.returncode,
-            "stdout": done.stdout,
-            "stderr": done.stderr,
-        }
+        said = {"return_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
+        result = {"status": "Finished", "execution_time": 0.25, **said}
         files = {name: body["files"].get(name, "") for name in body["fetch_files"]}
         return {"status": "Failed" if done.returncode else "Success", "message": "", "run_result": result, "files": files}
 
