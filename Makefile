@@ -82,9 +82,7 @@ test-learning: develop
 	$(PYTEST) --tier learning --record-learned $(OPTIONS)
 
 costs: develop
-	$(PYTEST) --tier fast --record-costs
-	$(PYTEST) --tier slow --record-costs
-	$(PYTEST) --tier learning --record-costs --record-learned
+	$(PYTEST) -m "not vllm" --record-costs --record-learned $(OPTIONS)
 
 test-vllm: vllm
 	@$(VLLM)/bin/python tests/tiers.py vllm

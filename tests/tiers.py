@@ -8,7 +8,7 @@ Runs that learn to a reward are marked ``learning("folder", …)`` by hand, with
     pytest --tier slow                       the rest, and properties again with more examples
     pytest --tier learning --changed         those whose folders changed since they last passed (tests/learned.json)
     pytest --tier learning --record-learned  … and write that they passed
-    pytest --record-costs                    measure the tests that run, and write what they cost into tests/costs.json
+    pytest --record-costs                    write what the tests that run cost into tests/costs.json (make costs: all tests)
     pytest --strict-skips                    fail for a skip that tests/allowed_skips.txt does not name
     python tests/tiers.py fast               a line: what the tier covers and how long it takes here
 
@@ -26,7 +26,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
@@ -42,6 +42,8 @@ LIMIT = 0.2
 """CPU seconds of a fast test, on the machine that the costs were recorded on."""
 SMOKE = 2.0
 """CPU seconds at most of the one test that stays fast of a file whose tests all cost more."""
+WORKERS, START = 2, 25.0
+"""Processes that run tests side by side, and seconds until the first test of a session."""
 GROWN = 2.5
 """A fast test that costs this many times what it may, and does so again at once, has grown above its tier."""
 
@@ -154,8 +156,8 @@ class Meter:
 
 @cache
 def record() -> dict[str, Any]:
-    """``unit`` of the machine that measured; by file, ``fast`` (how many tests, CPU seconds of all of them) and what each other
-    test costs; by tier, how many tests, CPU seconds and seconds it took."""
+    """``unit`` of the machine that measured; by file, how many tests are ``fast``, what each other test costs, and which of
+    those stays fast; by tier, how many tests, their CPU seconds, and the seconds that two processes need for them."""
     return json.loads(COSTS.read_text(encoding="utf-8")) if COSTS.exists() else {"unit": unit(), "files": {}, "tiers": {}}
 
 
@@ -180,7 +182,7 @@ def may_cost(test: str) -> float:
     return GROWN * max(LIMIT, above(file).get(name, 0.0))
 
 
-def recorded(old: dict[str, Any], collected: dict[str, list[str]], costs: dict[str, float]) -> dict[str, Any]:
+def recorded(old: dict[str, Any], collected: Mapping[str, Collection[str]], costs: dict[str, float]) -> dict[str, Any]:
     """The record of a file's tests: what was measured now replaces what was, tests that are gone leave.
 
     ``collected``: by file, the tests it has; ``costs``: by test, CPU seconds.
@@ -270,7 +272,7 @@ class Tiers:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.meter = Meter()
-        self.found: dict[str, Any] = {"costs": {}, "grown": {}, "shared": {}, "collected": {}, "digests": {}}
+        self.found: dict[str, Any] = {"costs": {}, "walls": {}, "grown": {}, "shared": {}, "collected": {}, "digests": {}}
         self.passed: set[str] = set()
         self.skipped: list[tuple[str, str]] = []
         self.began = time.monotonic()
@@ -289,7 +291,7 @@ class Tiers:
             if tier in ("fast", "slow"):
                 item.add_marker(tier)
             file, _, name = item.nodeid.partition("::")
-            self.found["collected"].setdefault(file, []).append(name)
+            self.found["collected"].setdefault(file, {})[name] = tier if tier in ("learning", "vllm") else ""
             if tier == "learning" and (config.option.changed or config.option.record_learned):
                 self.found["digests"][item.nodeid] = depends_on(item)
         if config.option.changed:
@@ -300,8 +302,9 @@ class Tiers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
-        before, self.meter.apart = cpu(), 0.0
+        began, before, self.meter.apart = time.monotonic(), cpu(), 0.0
         value = yield
+        self.found["walls"][item.nodeid] = time.monotonic() - began
         cost = max(0.0, cpu() - before - self.meter.apart)
         if self.config.option.tier == "fast" and cost > may_cost(item.nodeid) * self.scale:
             again, _ = self.meter.of(lambda: runtestprotocol(item, log=False, nextitem=nextitem))
@@ -348,7 +351,7 @@ class Tiers:
         if self.config.option.record_costs and not failed:
             self.write_costs()
         if self.config.option.record_learned and self.found["digests"]:
-            now = {test: print_ for test, print_ in self.found["digests"].items() if test in self.passed}
+            now = {test: of_code for test, of_code in self.found["digests"].items() if test in self.passed}
             LEARNED.write_text(json.dumps(dict(sorted((learned() | now).items())), indent=1) + "\n", encoding="utf-8")
 
     def write_costs(self) -> None:
@@ -358,16 +361,24 @@ class Tiers:
         for file, spent in self.found["shared"].items():
             share = spent / scale / len(self.found["collected"][file])
             costs |= {test: cost + share for test, cost in costs.items() if test.split("::")[0] == file}
-        files = recorded(old["files"], self.found["collected"], costs)
-        tiers = dict(old["tiers"])
-        if self.config.option.tier and self.config.args_source.name != "ARGS":
-            wall = time.monotonic() - self.began
-            tiers[self.config.option.tier] = {
-                "tests": len(costs),
-                "cpu": round(sum(costs.values())),
-                "wall": round(wall / scale),
-            }
-        COSTS.write_text(json.dumps({"unit": old["unit"], "tiers": tiers, "files": files}, indent=1) + "\n", encoding="utf-8")
+        by_cost = {file: [name for name, own in tests.items() if not own] for file, tests in self.found["collected"].items()}
+        files = recorded(old["files"], by_cost, costs)
+        tiers = self.by_tier(files, costs, scale) if self.config.args_source.name != "ARGS" else old["tiers"]
+        text = json.dumps({"unit": old["unit"], "tiers": tiers, "files": files}, indent=1)
+        COSTS.write_text(text + "\n", encoding="utf-8")
+
+    def by_tier(self, files: dict[str, Any], costs: dict[str, float], scale: float) -> dict[str, Any]:
+        """How many tests each tier has, what they cost, and the seconds that two processes take from the start of pytest on."""
+        found: dict[str, Any] = {}
+        for test, cost in costs.items():
+            file, _, name = test.partition("::")
+            slow = name in files[file].get("above", {}) and name != files[file].get("smoke")
+            tier = self.found["collected"][file][name] or ("slow" if slow else "fast")
+            row = found.setdefault(tier, {"tests": 0, "cpu": 0.0, "wall": START})
+            row["tests"] += 1
+            row["cpu"] += cost
+            row["wall"] += self.found["walls"][test] / scale / WORKERS
+        return {tier: {name: round(value) for name, value in row.items()} for tier, row in sorted(found.items())}
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         write = terminalreporter.write_line
@@ -390,7 +401,7 @@ def summary(tier: str) -> str:
     if known is None:
         return f"{tier} tests: {COVERS[tier]}"
     wall = known["wall"] * unit() / record()["unit"]
-    return f"{tier} tests: {COVERS[tier]}: {known['tests']:,} tests, about {wall / 60:.0f} min {wall % 60:.0f} s here"
+    return f"{tier} tests: {COVERS[tier]}: {known['tests']:,} tests, about {wall // 60:.0f} min {wall % 60:.0f} s here"
 
 
 if __name__ == "__main__":
