@@ -14,7 +14,6 @@ from penstock.core.blobs import Blob
 from penstock.core.errors import DataError
 from penstock.core.types import Prompt, PromptKey, Sample, SampleKey
 from penstock.data.blobs import Blobs
-from penstock.feedback.asking import Answered, read, write
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import preference_pairs, snapshot
 from penstock.feedback.judgements import unit_of
@@ -183,12 +182,6 @@ def test_a_stage_of_texts_does_not_train_on_pictures(store, tmp_path):
 def test_a_corrected_answer_has_a_text():
     with pytest.raises(FeedbackError, match="1 response with a text"):
         Task(Item("p", (Response("", blobs=(BLACK,)),)), form="correction")
-
-
-def test_questions_with_media_are_written_down_and_read_again(tmp_path):
-    asked = Answered("p", "k", (Response("a", blobs=(BLACK,)), Response("b")), blobs=(SOUND,)).pair(0, 1, overlap=1)
-    write([asked], tmp_path / "asked.jsonl")
-    assert read(tmp_path / "asked.jsonl") == [asked]
 
 
 def test_what_a_run_made_is_asked_about_from_its_folder_of_blobs(store, tmp_path):

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from feedback_examples import pair
+from feedback_examples import gold, pair
 
 from penstock.feedback.judgements import Comparison, Unit, comparisons, gold_units, ratings, sign_table, unit_of
 from penstock.feedback.quality.reliability import (
@@ -26,6 +26,11 @@ def event(task, annotator="ann", sequence=1, kind="vote", order=(0, 1), **body):
     return Event(sequence, f"k{sequence}", 0.0, kind, task, annotator, 0, body, order, 4.0, "1")
 
 
+def compared(task, *, axis="overall", kind="vote", order=(0, 1), **body):
+    """What one answer to a task compares."""
+    return comparisons([event(task.id, kind=kind, order=order, **body)], {task.id: task}, axis)
+
+
 def said(unit, annotator, preference, sequence=1, **fields):
     """A comparison; its 24 characters were looked at for 30 seconds."""
     purpose, side, latency = fields.get("purpose", "ask"), fields.get("side", 1), fields.get("latency", 30.0)
@@ -40,8 +45,7 @@ def unit_named(name):
 
 def test_a_vote_is_one_comparison_with_its_side():
     task = pair()
-    [shown_left] = comparisons([event(task.id, preference=-2, both_bad=False, axes={})], {task.id: task})
-    [shown_right] = comparisons([event(task.id, order=(1, 0), preference=-2, both_bad=False, axes={})], {task.id: task})
+    [shown_left], [shown_right] = (compared(task, order=order, preference=-2) for order in ((0, 1), (1, 0)))
     unit, turn = unit_of(task.item)
     assert (shown_left.unit, turn * shown_left.sign) == (unit, -1)
     assert (turn * shown_left.side, turn * shown_right.side) == (1, -1)
@@ -50,8 +54,7 @@ def test_a_vote_is_one_comparison_with_its_side():
 
 def test_a_ranking_of_three_is_three_comparisons():
     item = Item("p", (Response("a"), Response("b"), Response("c")))
-    task = Task(item=item, form="ranking")
-    found = comparisons([event(task.id, kind="ranking", order=(2, 0, 1), ranks=[2, 1, 2])], {task.id: task})
+    found = compared(Task(item=item, form="ranking"), kind="ranking", order=(2, 0, 1), ranks=[2, 1, 2])
     turns = [1 if c.responses == tuple(sorted(c.responses)) else -1 for c in found]
     assert [tuple(sorted(c.responses)) for c in found] == [(0, 1), (0, 2), (1, 2)]
     assert [turn * c.preference for turn, c in zip(turns, found, strict=True)] == [-1, 0, 1]
@@ -68,15 +71,22 @@ def test_ratings_compare_by_their_difference_on_the_scale():
     assert [(r.response, r.value) for r in ratings([given], {task.id: task}, "tone")] == [(0, 3.0), (1, 4.0)]
 
 
-def test_an_axis_that_was_not_judged_says_nothing():
-    task = pair(axes=("overall", "tone"))
-    assert comparisons([event(task.id, preference=1, both_bad=False, axes={})], {task.id: task}, "tone") == []
+@pytest.mark.parametrize(
+    ("task", "axis"),
+    [
+        (pair(axes=("overall", "tone")), "tone"),
+        (Task(item=Item("p", (Response("a"), Response("a", run="other")))), "overall"),
+    ],
+    ids=["an axis that was not judged", "a text beside itself"],
+)
+def test_what_compares_nothing_says_nothing(task, axis):
+    assert compared(task, axis=axis, preference=2, both_bad=False, axes={}) == []
 
 
 def test_a_repeat_has_the_unit_of_its_origin():
     task = pair()
     repeat = pair(purpose="repeat", origin=task.id, reserved="ann", overlap=1)
-    [found] = comparisons([event(repeat.id, preference=1, both_bad=False, axes={})], {repeat.id: repeat})
+    [found] = compared(repeat, preference=1)
     assert found.unit == unit_of(task.item)[0]
 
 
@@ -88,23 +98,16 @@ def test_the_other_order_and_another_run_are_the_same_unit():
     assert unit_of(forth)[1] == -unit_of(back)[1]
 
 
-def test_a_text_compared_with_itself_says_nothing():
-    task = Task(item=Item("p", (Response("a"), Response("a", run="other"))))
-    assert comparisons([event(task.id, preference=2, both_bad=False, axes={})], {task.id: task}) == []
-
-
 def test_gold_is_read_like_a_judgement():
-    task = pair(purpose="gold", overlap=0, gold={"preference": -3})
+    task = gold("x", -3)
     unit, turn = unit_of(task.item)
     assert gold_units([task, pair("other")]) == {unit: -3 * turn}
 
 
 def test_gold_accuracy_counts_directions():
-    gold = {unit_named("g1"): 2.0, unit_named("g2"): -1.0, unit_named("g3"): 0.0}
-    found = [
-        said(unit, "ann", preference, n) for n, (unit, preference) in enumerate([("g1", 3), ("g2", 1), ("g3", 0), ("o", 1)])
-    ]
-    assert gold_accuracy(found, gold) == Share(2, 3)
+    known = {unit_named("g1"): 2.0, unit_named("g2"): -1.0, unit_named("g3"): 0.0}
+    votes = {"g1": 3, "g2": 1, "g3": 0, "o": 1}
+    assert gold_accuracy([said(unit, "ann", vote, n) for n, (unit, vote) in enumerate(votes.items())], known) == Share(2, 3)
 
 
 def test_a_ranking_of_gold_is_one_judgement():
@@ -161,21 +164,21 @@ def test_shares_are_weighted_and_smoothed():
 
 def people(units=60):
     """Two who agree, one who says the opposite, one who always takes the first, in a flash, on the left."""
-    found, sequence = [], 0
+    found = []
     for number in range(units):
-        truth = 1 if number % 2 else -1
-        for name, preference in (("good", truth), ("fine", truth), ("bad", -truth)):
-            sequence += 1
-            found.append(said(f"u{number}", name, preference, sequence, side=1 if number % 3 else -1))
-        sequence += 1
-        side = 1 if number % 3 else -1
-        found.append(said(f"u{number}", "lazy", side, sequence, side=side, latency=0.2))
+        truth, side = 1 if number % 2 else -1, 1 if number % 3 else -1
+        for name, preference in (("good", truth), ("fine", truth), ("bad", -truth), ("lazy", side)):
+            latency = 0.2 if name == "lazy" else 30.0
+            found.append(said(f"u{number}", name, preference, len(found) + 1, side=side, latency=latency))
     return found
 
 
+def report_of(found, known=()):
+    return {quality.annotator: quality for quality in assess(found, dict(known))}
+
+
 def test_concerns_name_what_is_wrong():
-    gold = {unit_named(f"u{number}"): (1.0 if number % 2 else -1.0) for number in range(0, 60, 4)}
-    report = {quality.annotator: quality for quality in assess(people(), gold)}
+    report = report_of(people(), {unit_named(f"u{number}"): (1.0 if number % 2 else -1.0) for number in range(0, 60, 4)})
     assert report["good"].concerns == report["fine"].concerns == ()
     assert set(report["bad"].concerns) == {"gold", "against the others"}
     assert {"hasty", "one side"} <= set(report["lazy"].concerns)
@@ -184,14 +187,12 @@ def test_concerns_name_what_is_wrong():
 
 def test_who_lies_together_on_some_pairs_is_refuted_by_gold():
     """Three who lie together on two pairs of five are right on 12 of 20 gold, which is no failure; the others miss few."""
-    gold = {unit_named(f"u{number}"): 1.0 for number in range(20)}
-    found, sequence = [], 0
+    found = []
     for number in range(200):
         for name in ("ann", "bob", "x", "y", "z"):
-            sequence += 1
             wrong = number % 5 < 2 if name in "xyz" else number % 10 == {"ann": 3, "bob": 7}[name]
-            found.append(said(f"u{number}", name, -1 if wrong else 1, sequence))
-    report = {quality.annotator: quality for quality in assess(found, gold)}
+            found.append(said(f"u{number}", name, -1 if wrong else 1, len(found) + 1))
+    report = report_of(found, {unit_named(f"u{number}"): 1.0 for number in range(20)})
     assert report["x"].gold == Share(12, 20)
     assert "gold refutes agreement" in report["x"].concerns
     assert min(report[name].weight for name in ("ann", "bob")) > 3 * report["x"].weight
@@ -206,7 +207,7 @@ def test_an_annotator_who_shares_nothing_has_no_estimate():
 def test_what_only_one_has_judged_speaks_for_nobody():
     """Somebody who contradicts all others must not be believed for the many units that nobody else has looked at."""
     alone = [said(f"alone{number}", "bad", 1 if number % 2 else -1, 1000 + number) for number in range(1000)]
-    report = {quality.annotator: quality for quality in assess(people() + alone, {})}
+    report = report_of(people() + alone)
     assert "against the others" in report["bad"].concerns
     assert report["good"].concerns == report["fine"].concerns == ()
     assert report["good"].weight > 2 > report["bad"].weight == 0

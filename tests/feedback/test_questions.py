@@ -5,6 +5,7 @@ import math
 import pytest
 from feedback_examples import EQUAL, answer, answers, enrol, pair
 
+from penstock.core.blobs import Blob
 from penstock.feedback.asking import (
     DUEL,
     Answered,
@@ -72,6 +73,8 @@ def test_questions_are_read_as_they_were_written(tmp_path):
         "x", tokens=(1, 2, 3), logp=(-0.125, -1.5), run="r", stage="s", version=3, sampling={"temperature": 1.0}
     )
     asked = [Answered("p", "k", (response, Response("y")), ((1.0, 0.25),)).pair(0, 1, overlap=2), Asked(pair("z"))]
+    shown, heard = Blob("0" * 64, "image/png", 3), Blob("1" * 64, "audio/wav", 4)
+    asked.append(Answered("p", "k", (Response("a", blobs=(shown,)), Response("b")), blobs=(heard,)).pair(0, 1, overlap=1))
     write(asked, tmp_path / "asked" / "ask.jsonl")
     assert read(tmp_path / "asked" / "ask.jsonl") == asked
 

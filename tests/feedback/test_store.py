@@ -57,16 +57,12 @@ def test_a_vote_is_in_the_log_with_its_sides_latency_and_guideline(store, clock)
     assert sorted(event.order) == [0, 1]
 
 
-def test_the_same_submission_again_gives_the_first_event(store, task):
+def test_the_same_submission_again_gives_the_first_event_and_its_key_with_other_content_is_refused(store, task):
     first = store.submit(vote(task, "ann", "k1"))
     assert store.submit(vote(task, "ann", "k1")) == first
-    assert store.length() == 1
-
-
-def test_a_key_with_other_content_is_refused(store, task):
-    store.submit(vote(task, "ann", "k1"))
     with pytest.raises(errors.KeyReused, match="new key"):
         store.submit(vote(task, "ann", "k1", 3))
+    assert store.length() == 1
 
 
 def test_a_second_vote_of_an_annotator_is_refused(store, task):
@@ -75,13 +71,6 @@ def test_a_second_vote_of_an_annotator_is_refused(store, task):
         store.submit(vote(task, "ann", "k2", 3))
     with pytest.raises(errors.AlreadyAnswered):
         store.hand_out(task, "ann")
-
-
-def test_leases_hold_seats_until_their_deadline(store, task, clock):
-    store.next_task("bob")
-    assert store.next_task("cleo") is None
-    clock.seconds += 60
-    assert store.next_task("cleo").task == task
 
 
 def test_a_late_vote_counts_while_a_seat_is_free(store, task, clock):
@@ -98,6 +87,17 @@ def test_a_late_vote_is_refused_when_others_have_the_seats(store, task, clock):
         store.submit(vote(task, "ann", "k1"))
 
 
+def test_a_full_task_is_passed_over_and_found_again_when_a_lease_ends(store, clock):
+    first, second = store.ask([pair("a", overlap=1), pair("b", overlap=1)])
+    assert store.next_task("ann").task == first
+    assert store.next_task("bob").task == second
+    assert store.next_task("cleo") is None
+    store.give_back(second, "bob")
+    assert store.next_task("cleo").task == second
+    clock.seconds += 60
+    assert store.next_task("bob").task == first
+
+
 def test_a_task_that_was_not_handed_out_cannot_be_answered(store):
     [task] = store.ask([pair()])
     with pytest.raises(errors.NotAllowed, match="not handed out"):
@@ -112,7 +112,7 @@ def test_a_skip_leaves_the_seat_to_others_and_never_comes_back(store):
     assert store.next_task("bob").task == task
 
 
-def test_undo_gives_the_seat_back_to_its_author(store):
+def test_undo_gives_the_seat_back_to_its_author_who_may_leave_it_to_others(store):
     [task] = store.ask([pair(overlap=1)])
     answer(store, task, "ann", 3)
     undone = store.undo("ann", "u1")
@@ -121,6 +121,9 @@ def test_undo_gives_the_seat_back_to_its_author(store):
     assert store.held("ann")[0].task == task
     store.submit(vote(task, "ann", "k2", -3))
     assert [event.body["preference"] for event in store.verify().judgements()] == [-3]
+    store.undo("ann", "u2")
+    store.give_back(task, "ann")
+    assert store.next_task("bob").task == task
 
 
 def test_the_same_undo_again_takes_nothing_else_back(store):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from feedback_examples import HandClock, pair, vote
+from feedback_examples import PLAIN, HandClock, enrol, pair, vote
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.feedback import errors
-from penstock.feedback.policy import QueuePolicy
-from penstock.feedback.records import Annotator, Submission
+from penstock.feedback.records import Submission
 from penstock.feedback.store import Store
 
 PEOPLE = ("ann", "bob", "cleo", "dan")
@@ -32,8 +32,7 @@ class Seats(RuleBasedStateMachine):
         super().__init__()
         self.clock = HandClock()
         self.folder = tempfile.TemporaryDirectory()
-        policy = QueuePolicy(lease_seconds=LEASE, held=3, gold_share=0, repeat_share=0)
-        self.store = Store.open(Path(self.folder.name) / "f.db", policy, self.clock)
+        self.store = Store.open(Path(self.folder.name) / "f.db", replace(PLAIN, lease_seconds=LEASE, held=3), self.clock)
         self.done: dict[tuple[int, str], tuple[int, str]] = {}
         self.leases: dict[tuple[int, str], float] = {}
         self.log: list[tuple[str, int]] = []
@@ -42,9 +41,8 @@ class Seats(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        for name in PEOPLE:
-            self.store.enrol(Annotator(name))
-        self.store.enrol(Annotator("root", role="admin"))
+        enrol(self.store, *PEOPLE)
+        enrol(self.store, "root", role="admin")
         self.names = self.store.ask([pair(str(n), overlap=overlap) for n, overlap in enumerate(OVERLAPS)])
 
     def taken(self, task: int, beside: str) -> int:
@@ -143,9 +141,7 @@ class Seats(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-Seats.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Seats.TestCase.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 class TestSeats(Seats.TestCase):

@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 import sqlalchemy as sa
-from feedback_examples import answer, enrol, pair
 
 from penstock.feedback import database as database_module
 from penstock.feedback.database import connect
@@ -135,34 +134,3 @@ def test_a_store_that_was_opened_before_a_fork_is_refused_after_it(database, mon
     monkeypatch.setattr(database, "_process", os.getppid())
     with pytest.raises(StoreUnavailable, match="before a fork"):
         committed(database, add("bob"))
-
-
-@pytest.fixture
-def store(either):
-    enrol(either, "ann", "bob", "cleo")
-    return either
-
-
-def test_a_full_task_is_passed_over_and_found_again_when_a_lease_ends(store, clock):
-    first, second = store.ask([pair("a", overlap=1), pair("b", overlap=1)])
-    assert store.next_task("ann").task == first
-    assert store.next_task("bob").task == second
-    assert store.next_task("cleo") is None
-    store.give_back(second, "bob")
-    assert store.next_task("cleo").task == second
-    clock.seconds += store.policy.lease_seconds
-    assert store.next_task("bob").task == first
-
-
-def test_a_seat_is_free_again_after_an_undo_and_a_retract(store):
-    enrol(store, "root", role="admin")
-    [task] = store.ask([pair(overlap=1)])
-    answer(store, task, "ann")
-    assert store.next_task("bob") is None
-    store.undo("ann", "u1")
-    store.give_back(task, "ann")
-    sequence = answer(store, task, "bob")
-    assert store.next_task("cleo") is None
-    store.retract("root", "r1", sequence, "")
-    assert store.next_task("cleo").task == task
-    store.verify()

@@ -19,23 +19,21 @@ def worth(accuracy):
     return math.log(accuracy / (1 - accuracy))
 
 
-def test_of_nothing_every_share_is_as_likely():
-    found = true_share([])
-    assert (found.value, found.low, found.high, found.above_half) == pytest.approx((0.5, 0.05, 0.95, 0.5))
-    assert found.of == 0
-
-
-def test_votes_that_never_err_give_the_beta_distribution_of_their_counts():
-    found = true_share([CERTAIN] * 3)  # Beta(4, 1): the chance of more than s is 1 - s⁴
-    assert found.value == pytest.approx(4 / 5, abs=1e-3)
-    assert found.above_half == pytest.approx(1 - 0.5**4, abs=1e-3)
-    assert (found.low, found.high) == pytest.approx((0.05**0.25, 0.95**0.25), abs=1e-3)
-
-
-def test_one_erring_vote_by_hand():
-    found = true_share([worth(0.7)])  # density 1 + 0.4 (2 s - 1): above one half lies (1 + 0.4 / 2) / 2 of it
-    assert found.above_half == pytest.approx(0.6, abs=1e-3)
-    assert found.value == pytest.approx(0.5 + 0.4 / 6, abs=1e-3)
+@pytest.mark.parametrize(
+    ("votes", "value", "above_half", "interval"),
+    [
+        ([], 0.5, 0.5, (0.05, 0.95)),
+        ([CERTAIN] * 3, 4 / 5, 1 - 0.5**4, (0.05**0.25, 0.95**0.25)),  # Beta(4, 1): the chance of more than s is 1 - s⁴
+        # Density 1 + 0.4 (2 s - 1): below s lies 0.6 s + 0.4 s² of it; half of that above one half is (1 + 0.4 / 2) / 2.
+        ([worth(0.7)], 0.5 + 0.4 / 6, 0.6, ((0.44**0.5 - 0.6) / 0.8, (1.88**0.5 - 0.6) / 0.8)),
+    ],
+    ids=["nothing", "votes that never err", "one that errs in 30%"],
+)
+def test_shares_by_hand(votes, value, above_half, interval):
+    found = true_share(votes)
+    assert (found.value, found.above_half) == pytest.approx((value, above_half), abs=1e-3)
+    assert (found.low, found.high) == pytest.approx(interval, abs=1e-3)
+    assert found.of == len(votes)
 
 
 def test_many_erring_votes_come_to_the_share_without_their_errors():

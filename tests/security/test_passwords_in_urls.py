@@ -1,5 +1,6 @@
 """A database password in a URL is refused before anything is shown or written; where it belongs, it works."""
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -99,25 +100,25 @@ def test_a_password_file_opens_a_store_that_asks_for_a_password(monkeypatch):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
     from private_postgresql import NoPostgreSQL, private_postgresql
 
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)  # the server runs as another user
-        rules = Path(folder) / "pg_hba.conf"
+    with contextlib.ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        folder.chmod(0o755)  # the server runs as another user
+        rules, key = folder / "pg_hba.conf", folder / "pgpass"
         rules.write_text("local all penstock trust\nlocal all ann scram-sha-256\n")
         rules.chmod(0o644)
-        key = Path(folder) / "pgpass"
         key.touch(0o600)
         key.write_text(f"*:*:*:ann:{SECRET}\n")
         try:
-            with private_postgresql(f"hba_file={rules}") as (url, _):
-                with psycopg.connect(url, autocommit=True) as connection:
-                    connection.execute(f"CREATE ROLE ann LOGIN PASSWORD '{SECRET}'")
-                    connection.execute("GRANT ALL ON SCHEMA public TO ann")
-                mine = url.replace("penstock@", "ann@")
-                monkeypatch.setenv("PGPASSFILE", os.devnull)
-                with pytest.raises(PenstockError, match="no password supplied"):
-                    Store.open(mine)
-                monkeypatch.setenv("PGPASSFILE", str(key))
-                with Store.open(mine) as store:
-                    assert store.length() == 0
+            url, _ = opened.enter_context(private_postgresql(f"hba_file={rules}"))
         except NoPostgreSQL as error:
             pytest.skip(f"PostgreSQL: {error}")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"CREATE ROLE ann LOGIN PASSWORD '{SECRET}'")
+            connection.execute("GRANT ALL ON SCHEMA public TO ann")
+        mine = url.replace("penstock@", "ann@")
+        monkeypatch.setenv("PGPASSFILE", os.devnull)
+        with pytest.raises(PenstockError, match="no password supplied"):
+            Store.open(mine)
+        monkeypatch.setenv("PGPASSFILE", str(key))
+        with Store.open(mine) as store:
+            assert store.length() == 0

@@ -43,10 +43,20 @@ def still_open(made):
     return [line.open for line in made]
 
 
-def test_an_address_has_so_many_connections_and_no_more():
-    places = Connections(10, 2)
-    assert still_open(lines(places, "a", 3)) == [True, True, False]
-    assert still_open(lines(places, "b", 1)) == [True]
+@pytest.mark.parametrize(
+    ("places", "comers", "left"),
+    [
+        (Connections(10, 2), ["a", "a", "a", "b"], [True, True, False, True]),
+        (Connections(4), ["a", "b", "b", "b", "c"], [True, False, True, True, True]),
+        (Connections(3), ["A", "A", "b", "c"], [True, True, False, True]),
+        (Connections(2), ["A", "A", "B"], [True, True, False]),
+    ],
+    ids=["an address has so many", "the oldest of the most crowded address", "busy ones keep theirs", "everybody is busy"],
+)
+def test_where_places_are_taken_somebody_gives_way(places, comers, left):
+    """Of connections of addresses one after the other; those in capitals are busy with a request."""
+    made = [lines(places, who.lower(), 1, busy=who.isupper())[0] for who in comers]
+    assert still_open(made) == left
 
 
 def test_a_place_that_was_left_is_free_again():
@@ -54,26 +64,6 @@ def test_a_place_that_was_left_is_free_again():
     [first] = lines(places, "a", 1)
     places.discard("a", first)
     assert still_open(lines(places, "a", 1)) == [True]
-
-
-def test_where_all_places_are_taken_the_oldest_of_the_most_crowded_address_gives_way():
-    places = Connections(4)
-    one, many = lines(places, "a", 1), lines(places, "b", 3)
-    newest = lines(places, "c", 1)
-    assert still_open(one + many + newest) == [True, False, True, True, True]
-
-
-def test_a_connection_whose_request_is_answered_keeps_its_place():
-    places = Connections(3)
-    busy, idle = lines(places, "a", 2, busy=True), lines(places, "b", 1)
-    newest = lines(places, "c", 1)
-    assert still_open(busy + idle + newest) == [True, True, False, True]
-
-
-def test_who_comes_when_everybody_is_busy_is_closed():
-    places = Connections(2)
-    busy = lines(places, "a", 2, busy=True)
-    assert still_open(busy + lines(places, "b", 1, busy=True)) == [True, True, False]
 
 
 def test_connections_that_ended_leave_nothing_behind():
@@ -128,7 +118,11 @@ def test_large_bodies_are_parsed_one_at_a_time_with_rests():
 
 
 def test_addresses_are_counted_by_what_one_customer_has():
+    assert block_of("203.0.113.7") == "203.0.113.7"
     assert block_of("2001:db8:1:2:3:4:5:6") == block_of("2001:db8:1:2::9") == "2001:db8:1:2::/64"
+    assert block_of("2001:db8:1:3::9") != block_of("2001:db8:1:2::9")
+    assert block_of("unknown") == "unknown"
+    assert block_of("::ffff:203.0.113.7") == "203.0.113.7"  # or one of them could lock out all who come by IPv4
 
 
 class Small(App):

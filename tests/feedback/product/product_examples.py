@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from feedback_examples import HandClock
+from feedback_examples import HandClock, enrol
 
-from penstock.feedback.records import Annotator, Response
+from penstock.feedback.records import Response
 from penstock.feedback.store import Store
 from penstock.product.log import record
 from penstock.product.signals import Reply, Signal
@@ -36,6 +36,6 @@ def thumbs(store: Store, who: Tenant, users: list[str], kind: str = "thumbs_up",
 
 
 def people(store: Store) -> None:
-    store.enrol(Annotator("judy", role="adjudicator"))
-    store.enrol(Annotator("root", role="admin"))
-    store.enrol(Annotator("ann"))
+    enrol(store, "judy", role="adjudicator")
+    enrol(store, "root", role="admin")
+    enrol(store, "ann")

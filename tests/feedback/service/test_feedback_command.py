@@ -11,30 +11,33 @@ import sys
 
 import httpx
 import pytest
-from feedback_examples import answer, pair
+from feedback_examples import answers, asked, enrol, gold, pair
 
-from penstock.cli.main import main
-from penstock.feedback.records import Annotator
 from penstock.feedback.store import Store
+
+GIVEN = '{"prompt": "p", "chosen": "a", "rejected": "b"}\n{"prompt": "q", "chosen": "c", "rejected": "d"}\n'
 
 
 @pytest.fixture
 def place(empty_store, tmp_path):
-    path = tmp_path / "votes.db"
-    shutil.copy(empty_store, path)
+    path = shutil.copy(empty_store, tmp_path / "votes.db")
+    with Store.open(path) as store:
+        enrol(store, "ann", "bob")
+        enrol(store, "root", role="admin")
     return path
 
 
-def run(capsys, *words):
-    """Exit code, output and errors of ``penstock feedback``."""
-    exit_code = main(["feedback", *map(str, words)])
-    said = capsys.readouterr()
-    return exit_code, said.out, said.err
+@pytest.fixture
+def given(tmp_path):
+    """A file with two preferences."""
+    path = tmp_path / "given.jsonl"
+    path.write_text(GIVEN)
+    return path
 
 
-def test_the_first_administrator_makes_the_store(capsys, tmp_path):
+def test_the_first_administrator_makes_the_store(run, tmp_path):
     place = tmp_path / "new.db"
-    exit_code, out, _ = run(capsys, "enrol", place, "root", "--role", "admin")
+    exit_code, out, _ = run("enrol", place, "root", "--role", "admin")
     assert exit_code == 0
     assert re.fullmatch(r"/invite/[0-9a-f]+-[\w-]{32}\n", out)
     with Store.open(place) as store:
@@ -44,44 +47,33 @@ def test_the_first_administrator_makes_the_store(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "role"), [("root", "king"), ("", "admin"), ("a" * 61, "admin")])
-def test_a_wrong_name_or_role_makes_no_store(capsys, tmp_path, name, role):
-    assert run(capsys, "enrol", tmp_path / "new.db", name, "--role", role)[0] == 2
+def test_a_wrong_name_or_role_makes_no_store(run, tmp_path, name, role):
+    assert run("enrol", tmp_path / "new.db", name, "--role", role)[0] == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_enrolling_again_makes_a_new_link(capsys, place):
-    first, second = (run(capsys, "enrol", place, "ann")[1] for _ in range(2))
+def test_enrolling_again_makes_a_new_link(run, place):
+    first, second = (run("enrol", place, "eve")[1] for _ in range(2))
     assert first != second
-    assert run(capsys, "enrol", place, "ann", "--role", "admin")[0] == 2
+    assert run("enrol", place, "eve", "--role", "admin")[0] == 2
 
 
-def test_imported_items_are_put_to_people_once(capsys, place, tmp_path):
-    given = tmp_path / "given.jsonl"
-    given.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n{"prompt": "q", "chosen": "c", "rejected": "d"}\n')
-    said = [run(capsys, "import", place, "trl", given, "--annotator", "old", "--ask", "3")[1] for _ in range(2)]
+def test_imported_items_are_put_to_people_once(run, place, given):
+    said = [run("import", place, "trl", given, "--annotator", "old", "--ask", "3")[1] for _ in range(2)]
     assert [line.rsplit("; ", 1)[1] for line in said] == ["2 questions for people\n", "0 questions for people\n"]
     with Store.open(place) as store:
-        opened = [task for task in map(store.task, store.tasks()) if task.overlap == 3]
+        opened = [task for task in asked(store) if task.overlap == 3]
     assert [(task.item.prompt, task.guideline, task.round) for task in opened] == [("p", "1", "people"), ("q", "1", "people")]
 
 
-def enrolled(store):
-    """Ann, and root, an administrator."""
-    store.enrol(Annotator("ann"))
-    store.enrol(Annotator("root", role="admin"))
-
-
-def test_a_person_is_excluded_and_counts_again(capsys, place):
+def test_a_person_is_excluded_and_counts_again(run, place):
     with Store.open(place) as store:
-        enrolled(store)
-        for name in ("a", "b"):
-            [task] = store.ask([pair(name)])
-            answer(store, task, "ann")
+        answers(store, store.ask([pair("a"), pair("b")]), "ann")
     at = ("--by", "root", "--reason", "answers at random")
-    assert run(capsys, "exclude", place, "ann", *at, "--until", "2020-01-01")[1] == "event 3: 2 of 2 judgements of ann count\n"
-    assert run(capsys, "exclude", place, "ann", *at)[1] == "event 4: 0 of 2 judgements of ann count\n"
-    assert run(capsys, "include", place, "4", *at)[1] == "event 5: ann counts again\n"
-    assert run(capsys, "verify", place)[1].startswith("5 events, 2 judgements in force")
+    assert run("exclude", place, "ann", *at, "--until", "2020-01-01")[1] == "event 3: 2 of 2 judgements of ann count\n"
+    assert run("exclude", place, "ann", *at)[1] == "event 4: 0 of 2 judgements of ann count\n"
+    assert run("include", place, "4", *at)[1] == "event 5: ann counts again\n"
+    assert run("verify", place)[1].startswith("5 events, 2 judgements in force")
 
 
 @pytest.mark.parametrize(
@@ -97,42 +89,34 @@ def test_a_person_is_excluded_and_counts_again(capsys, place):
         (("demote", "a-task", "--by", "root", "--reason", " "), "say why"),
     ],
 )
-def test_a_wrong_exclusion_is_one_line_and_changes_nothing(capsys, place, words, why):
-    with Store.open(place) as store:
-        enrolled(store)
-    exit_code, _, said = run(capsys, words[0], place, *words[1:])
+def test_a_wrong_exclusion_is_one_line_and_changes_nothing(run, place, words, why):
+    exit_code, _, said = run(words[0], place, *words[1:])
     assert (exit_code, said.count("\n")) == (2, 1)
     assert why in said
     with Store.open(place) as store:
         assert store.length() == 0
 
 
-def test_votes_are_imported_counted_verified_and_exported(capsys, place, tmp_path):
-    given, out = tmp_path / "given.jsonl", tmp_path / "rows.csv"
-    given.write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n{"prompt": "q", "chosen": "c", "rejected": "d"}\n')
-    assert run(capsys, "import", place, "trl", given, "--annotator", "old") == (0, "2 new judgements of 2 tasks, by old\n", "")
-    assert run(capsys, "import", place, "trl", given, "--annotator", "old")[1].startswith("0 new")
-    exit_code, said, _ = run(capsys, "export", place, "--out", out)
+def test_votes_are_imported_counted_verified_and_exported(run, place, given, tmp_path):
+    out = tmp_path / "rows.csv"
+    assert run("import", place, "trl", given, "--annotator", "old") == (0, "2 new judgements of 2 tasks, by old\n", "")
+    assert run("import", place, "trl", given, "--annotator", "old")[1].startswith("0 new")
+    exit_code, said, _ = run("export", place, "--out", out)
     assert (exit_code, said.startswith("wrote 2 rows after 2 events to ")) == (0, True)
     assert out.read_text().count("\n") == 3
-    assert run(capsys, "verify", place)[1] == "2 events, 2 judgements in force; the tables agree with the log\n"
-    assert run(capsys, "migrate", place)[0] == 0
-    status = run(capsys, "status", place)[1]
+    assert run("verify", place)[1] == "2 events, 2 judgements in force; the tables agree with the log\n"
+    assert run("migrate", place)[0] == 0
+    status = run("status", place)[1]
     assert "2 events" in status
     assert "imported" in status
 
 
-def test_the_status_shows_gold_and_agreement(capsys, place):
-    from penstock.feedback.records import Annotator
-
+def test_the_status_shows_gold_and_agreement(run, place):
     with Store.open(place) as store:
-        for name in ("ann", "bob"):
-            store.enrol(Annotator(name))
-        tasks = store.ask([*(pair(str(n)) for n in range(3)), pair("g", purpose="gold", overlap=0, gold={"preference": 1})])
-        for number, task in enumerate(tasks):
-            for name in ("ann", "bob"):
-                answer(store, task, name, 1 if number else -1)
-    status = run(capsys, "status", place)[1]
+        first, *others = store.ask([*(pair(str(number)) for number in range(3)), gold()])
+        answers(store, [first], "ann", "bob", preference=-1)
+        answers(store, others, "ann", "bob")
+    status = run("status", place)[1]
     assert "agreement on overall: 1.00" in status
     assert "100% of 1" in status
 
@@ -167,64 +151,58 @@ def test_the_status_shows_gold_and_agreement(capsys, place):
         (("export", "PLACE", "--out", "x.exe", "--form", "pairs"), ".exe"),
     ],
 )
-def test_wrong_input_is_one_clear_line(capsys, place, words, said):
-    exit_code, out, error = run(capsys, *(place if word == "PLACE" else word for word in words))
+def test_wrong_input_is_one_clear_line(run, place, words, said):
+    exit_code, out, error = run(*(place if word == "PLACE" else word for word in words))
     assert (exit_code, out, error.count("\n")) == (2, "", 1)
     assert said in error
-
-
-def test_a_record_of_another_format_is_named_by_its_line(capsys, tmp_path):
-    (tmp_path / "r.jsonl").write_text('\n{"fields": ["p", "a", "b"]}\n')
-    exit_code, _, error = run(capsys, "import", str(tmp_path / "f.db"), "argilla", str(tmp_path / "r.jsonl"))
-    assert (exit_code, error.count("\n")) == (2, 1)
-    assert "r.jsonl:2: fields=" in error
-    assert not (tmp_path / "f.db").exists()
 
 
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "rows.jsonl:1: not of TRL's preference format"),
-        ({"prompt": None, "chosen": "a", "rejected": "b"}, "rows.jsonl:1: not of TRL's preference format"),
-        ({"prompt": "p", "chosen": "a", "rejected": 3}, "rows.jsonl:1: not of TRL's preference format"),
-        ({"prompt": [], "chosen": [{"content": None}], "rejected": [{"content": "b"}]}, "rows.jsonl:1: not of TRL's"),
+        ({"prompt": 5, "chosen": "a", "rejected": "b"}, "not of TRL's preference format"),
+        ({"prompt": None, "chosen": "a", "rejected": "b"}, "not of TRL's preference format"),
+        ({"prompt": "p", "chosen": "a", "rejected": 3}, "not of TRL's preference format"),
+        ({"prompt": [], "chosen": [{"content": None}], "rejected": [{"content": "b"}]}, "not of TRL's"),
         ({"prompt": "p", "chosen": "a" * 200_001, "rejected": "b"}, "200000 is the most"),
+        ({"fields": ["p", "a", "b"]}, "fields="),
     ],
 )
-def test_a_row_that_is_no_preference_makes_no_store(capsys, tmp_path, row, said):
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    exit_code, _, error = run(capsys, "import", str(tmp_path / "f.db"), "trl", str(tmp_path / "rows.jsonl"))
+def test_a_row_that_cannot_be_imported_is_named_by_its_line_and_makes_no_store(run, tmp_path, row, said):
+    (tmp_path / "rows.jsonl").write_text("\n" + json.dumps(row) + "\n")
+    kind = "argilla" if "fields" in row else "trl"
+    exit_code, _, error = run("import", tmp_path / "f.db", kind, tmp_path / "rows.jsonl")
     assert (exit_code, error.count("\n")) == (2, 1)
     assert said in error
+    assert ("rows.jsonl:2: " in error) == ("most" not in said)
     assert not (tmp_path / "f.db").exists()
 
 
-def test_an_import_under_a_name_that_cannot_be_makes_no_store(capsys, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
-    assert run(capsys, "import", str(tmp_path / "f.db"), "trl", str(tmp_path / "rows.jsonl"), "--annotator", "a b")[0] == 2
+def test_an_import_under_a_name_that_cannot_be_makes_no_store(run, tmp_path, given):
+    assert run("import", tmp_path / "f.db", "trl", given, "--annotator", "a b")[0] == 2
     assert not (tmp_path / "f.db").exists()
 
 
-def test_a_damaged_parquet_file_is_one_clear_line(capsys, tmp_path):
+def test_a_damaged_parquet_file_is_one_clear_line(run, tmp_path):
     pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
     (tmp_path / "rows.parquet").write_text("nope")
-    exit_code, _, error = run(capsys, "import", str(tmp_path / "f.db"), "trl", str(tmp_path / "rows.parquet"))
+    exit_code, _, error = run("import", tmp_path / "f.db", "trl", tmp_path / "rows.parquet")
     assert (exit_code, error.count("\n")) == (2, 1)
     assert "no readable Parquet" in error
 
 
-def test_an_empty_file_does_not_become_a_store(capsys, tmp_path):
+def test_an_empty_file_does_not_become_a_store(run, tmp_path):
     (tmp_path / "f.db").touch()
-    for words in (("status", str(tmp_path / "f.db")), ("enrol", str(tmp_path / "f.db"), "ann")):
-        exit_code, _, error = run(capsys, *words)
+    for words in (("status", tmp_path / "f.db"), ("enrol", tmp_path / "f.db", "ann")):
+        exit_code, _, error = run(*words)
         assert exit_code == 2
         assert "an empty file, no store" in error
     assert (tmp_path / "f.db").stat().st_size == 0
 
 
-def test_help_says_what_there_is(capsys):
-    assert run(capsys)[1].startswith("usage: penstock feedback ")
-    assert run(capsys, "serve", "--help")[0] == 0
+def test_help_says_what_there_is(run):
+    assert run()[1].startswith("usage: penstock feedback ")
+    assert run("serve", "--help")[0] == 0
 
 
 class Process:
@@ -256,10 +234,10 @@ def accept(client, link, password="a good long password"):
 
 
 @pytest.mark.slow
-def test_a_session_and_a_task_survive_a_kill_of_the_server(capsys, place):
+def test_a_session_and_a_task_survive_a_kill_of_the_server(run, place):
     with Store.open(place) as store:
         store.ask([pair()])
-    link = run(capsys, "enrol", place, "ann")[1].strip()
+    link = run("enrol", place, "ann")[1].strip()
     server = Process(place)
     with httpx.Client(base_url=server.url, trust_env=False) as client:
         assert accept(client, link).status_code == 303
@@ -280,7 +258,7 @@ def test_a_session_and_a_task_survive_a_kill_of_the_server(capsys, place):
 
 
 @pytest.mark.slow
-def test_by_a_certificate_of_its_own_it_speaks_https_and_cookies_are_secure(capsys, place, tmp_path):
+def test_by_a_certificate_of_its_own_it_speaks_https_and_cookies_are_secure(run, place, tmp_path):
     if not shutil.which("openssl"):
         pytest.skip("openssl is not installed")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
@@ -289,7 +267,7 @@ def test_by_a_certificate_of_its_own_it_speaks_https_and_cookies_are_secure(caps
          "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
         check=True, capture_output=True,
     )  # fmt: skip
-    link = run(capsys, "enrol", place, "ann")[1].strip()
+    link = run("enrol", place, "ann")[1].strip()
     server = Process(place, "--certificate", certificate, "--key", key)
     trusted = ssl.create_default_context(cafile=str(certificate))
     with httpx.Client(base_url=server.url, trust_env=False, verify=trusted) as client:

@@ -122,11 +122,6 @@ def test_each_project_has_its_guideline_and_its_progress(two):
     assert ann.get("/api/progress?project=default").json() == {"done": 0, "left": 1}
 
 
-def test_a_vote_keeps_the_guideline_version_of_its_project(two, service):
-    two["eve"].submit(two["eve"].next()).raise_for_status()
-    assert service.store.events()[-1].guideline == "7"
-
-
 def test_undo_takes_back_what_was_said_in_the_project_that_is_open(two, service):
     ann = two["ann"]
     for name in ("legal", "default"):
@@ -158,9 +153,10 @@ def test_what_an_administrator_looks_at_is_of_a_project_that_must_be_named(two, 
     assert root.get(f"/api/admin/{path}?project=nowhere").status_code == 404
 
 
-def test_numbers_and_exports_are_of_one_project(two):
+def test_numbers_exports_and_guideline_versions_are_of_one_project(two, service):
     eve, root = two["eve"], two["root"]
     eve.submit(eve.next()).raise_for_status()
+    assert service.store.events()[-1].guideline == "7"  # of its project
     progress = [root.get(f"/api/admin/overview?project={name}").json()["progress"][0] for name in ("default", "legal")]
     assert [one["judgements"] for one in progress] == [0, 1]
     assert root.get("/api/admin/export?project=default").status_code == 404
