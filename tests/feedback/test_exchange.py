@@ -2,7 +2,8 @@
 
 import csv
 import io
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from feedback_examples import EQUAL, SIMULATED, answer, enrol, gold, pair, rows_of, say
@@ -45,85 +46,77 @@ def said(store, task, **preferences):
     return name
 
 
-def settled(store, task, preference):
-    """The judge decides what is disputed."""
-    said(store, replace(task, purpose="adjudication", origin=task.id, overlap=1), judge=preference)
+@dataclass(frozen=True)
+class Case:
+    """Votes on a pair, what gold and a judge say of it, who fails other gold; and the row that it becomes, or none."""
+
+    votes: dict[str, int]
+    row: dict[str, Any] | None
+    gold: int | None = None
+    judge: int | None = None
+    liar: str = ""
+    labels: Labels = EQUAL
 
 
-def test_a_majority_is_a_soft_label(store):
-    said(store, pair(overlap=3), ann=-2, bob=-1, cleo=3)
-    [row] = rows_of(store)
-    assert (row["chosen"], row["rejected"], row["votes"]) == ("second x", "first x", 3)
-    assert row["probability"] == pytest.approx(0.7)  # two votes of log-odds w against one leave one vote
-    assert row["agreement"] == pytest.approx(2 / 3)
+ONE_SIDED = {"ann": 1, "bob": 1}
+CASES = {
+    "a majority is a soft label": Case(
+        {"ann": -2, "bob": -1, "cleo": 3},
+        # two votes of log-odds w against one leave one vote
+        {
+            "chosen": "second x",
+            "rejected": "first x",
+            "votes": 3,
+            "probability": pytest.approx(0.7),
+            "agreement": pytest.approx(2 / 3),
+        },
+    ),
+    "shares are the other soft label": Case(
+        {"ann": 1, "bob": 1, "cleo": 0},
+        {"probability": pytest.approx((2.5 * COMMON_WEIGHT + 1) / (3 * COMMON_WEIGHT + 2))},
+        labels=Labels(weights="equal", soft="share"),
+    ),
+    "a tie is no pair": Case({"ann": 1, "bob": -1}, None),
+    "what most call a tie is no preference": Case({"ann": 0, "bob": 0, "cleo": 0, "dora": 1, "emil": 1}, None),
+    "what half call a tie is one": Case({"ann": 0, "bob": 0, "cleo": 1, "dora": 1}, {"chosen": "first x"}),
+    "an adjudicator decides": Case(
+        ONE_SIDED, {"chosen": "second x", "votes": 1, "agreement": 1, "probability": pytest.approx(0.95)}, judge=-3
+    ),
+    "an adjudicator who fails gold decides nothing": Case(
+        ONE_SIDED, {"chosen": "first x", "votes": 2}, judge=-3, liar="judge", labels=Labels()
+    ),
+    "what gold calls a tie is no preference": Case({**ONE_SIDED, "cleo": 1}, None, gold=0, labels=Labels()),
+    "strength and votes are of those whose word counts": Case(
+        {**ONE_SIDED, "mal": 3}, {"strength": 1, "votes": 2, "agreement": 1}, liar="mal", labels=Labels()
+    ),
+    "where gold alone prefers it strength is the least": Case(
+        {"ann": -3, "bob": -2}, {"chosen": "first x", "strength": 1, "agreement": 0}, gold=1, labels=Labels()
+    ),
+}
 
 
-def test_shares_are_the_other_soft_label(store):
-    said(store, pair(overlap=3), ann=1, bob=1, cleo=0)
-    [row] = preference_pairs(snapshot(store), Labels(weights="equal", soft="share"))
-    assert row["probability"] == pytest.approx((2.5 * COMMON_WEIGHT + 1) / (3 * COMMON_WEIGHT + 2))
+def rows_about(store, case):
+    """The rows of the pair."""
+    for number in range(12 if case.liar else 0):
+        said(store, gold(f"g{number}"), **{**ONE_SIDED, case.liar: -1})
+    task = pair(overlap=5)
+    said(store, task, **case.votes)
+    if case.gold is not None:
+        said(store, gold("x", case.gold), dora=case.gold)
+    if case.judge is not None:
+        said(store, replace(task, purpose="adjudication", origin=task.id, overlap=1), judge=case.judge)
+    return [row for row in rows_of(store, case.labels) if row["prompt"] == "prompt x"]
 
 
-@pytest.mark.parametrize(
-    ("votes", "rows"),
-    [
-        ({"ann": 1, "bob": -1}, 0),
-        ({"ann": 0, "bob": 0, "cleo": 0, "dora": 1, "emil": 1}, 0),  # what most call a tie
-        ({"ann": 0, "bob": 0, "cleo": 1, "dora": 1}, 1),
-    ],
-    ids=["even", "mostly ties", "half ties"],
-)
-def test_a_tie_is_no_pair(store, votes, rows):
-    said(store, pair(overlap=5), **votes)
-    assert len(rows_of(store)) == rows
-
-
-def test_an_adjudicator_decides(store):
-    task = pair()
-    said(store, task, ann=1, bob=1)
-    settled(store, task, -3)
-    [row] = rows_of(store)
-    assert row["chosen"] == "second x"
-    assert (row["votes"], row["agreement"], row["probability"]) == (1, 1, pytest.approx(0.95))
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_votes_become_a_row(store, case):
+    found = [{name: row[name] for name in case.row or ()} for row in rows_about(store, case)]
+    assert found == ([] if case.row is None else [case.row])
 
 
 def test_an_adjudicator_decides_for_the_minority_too(store):
-    task = pair(overlap=3)
-    said(store, task, ann=1, bob=1, cleo=-1)
-    settled(store, task, -1)
-    [row] = preference_pairs(snapshot(store))
+    [row] = rows_about(store, Case({**ONE_SIDED, "cleo": -1}, None, judge=-1, labels=Labels()))
     assert row["chosen"] == "second x"
-
-
-def test_an_adjudicator_who_fails_gold_decides_nothing(store):
-    for number in range(12):
-        said(store, gold(f"g{number}"), judge=-1)
-    task = pair(overlap=2)
-    said(store, task, ann=1, bob=1)
-    settled(store, task, -3)
-    [row] = preference_pairs(snapshot(store))
-    assert (row["chosen"], row["votes"]) == ("first x", 2)
-
-
-def test_a_pair_that_gold_calls_a_tie_is_no_preference(store):
-    said(store, pair(overlap=3), ann=1, bob=1, cleo=1)
-    said(store, gold("x", 0), dora=0)
-    assert preference_pairs(snapshot(store)) == []
-
-
-def test_strength_and_votes_are_of_those_whose_word_counts(store):
-    for number in range(12):
-        said(store, gold(f"g{number}"), ann=1, bob=1, mal=-1)
-    said(store, pair(overlap=3), ann=1, bob=1, mal=3)
-    [row] = [row for row in preference_pairs(snapshot(store)) if row["prompt"] == "prompt x"]
-    assert (row["strength"], row["votes"], row["agreement"]) == (1, 2, 1)
-
-
-def test_where_gold_alone_prefers_it_strength_is_the_least(store):
-    said(store, pair(overlap=2), ann=-3, bob=-2)
-    said(store, gold("x"), cleo=1)
-    [row] = preference_pairs(snapshot(store))
-    assert (row["chosen"], row["strength"], row["agreement"]) == ("first x", 1, 0)
 
 
 def test_gold_and_repeats_are_not_trained_on(store):

@@ -28,7 +28,7 @@ def stage_run(source):
         data=DataSpec(source=source),
         algorithm=BradleyTerry(probability="probability"),
         learner=LearnerSpec(learning_rate=1e-3),
-        steps=2,
+        steps=1,
     )
     return Run(name="feedback", stages=(stage,))
 

@@ -12,6 +12,7 @@ import pytest
 for needed in ("sqlalchemy", "starlette", "uvicorn", "httpx", "argon2", "nh3", "markdown_it"):
     pytest.importorskip(needed, reason="needs the extras feedback and serve")
 
+import httpx  # noqa: E402
 from feedback_examples import PLAIN, HandClock, pair  # noqa: E402
 from served import Desk, Person, Service  # noqa: E402
 
@@ -47,6 +48,13 @@ def serve(desk: Desk, empty_store: Path, tmp_path: Path, clock: HandClock) -> It
 @pytest.fixture
 def admin(service: Service) -> Person:
     return service.person("root", "admin")
+
+
+@pytest.fixture
+def client(service: Service) -> Iterator[httpx.Client]:
+    """A browser that has been nowhere yet."""
+    with service.client() as made:
+        yield made
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.service import admin as admin_module
 
 
-def test_an_enrolled_person_comes_in_by_their_link(service, admin):
+def test_an_enrolled_person_comes_in_by_their_link(admin, client):
     link = admin.post("/api/admin/annotators", name="ann", role="adjudicator", attributes={"language": "en"}).json()["invite"]
-    with service.client() as client:
-        form = {"password": "a good long password", "csrf": csrf_of(client.get(link))}
-        assert client.post(link, data=form).headers["location"] == "/"
-        assert client.get("/api/me").json()["role"] == "adjudicator"
+    form = {"password": "a good long password", "csrf": csrf_of(client.get(link))}
+    assert client.post(link, data=form).headers["location"] == "/"
+    assert client.get("/api/me").json()["role"] == "adjudicator"
     (ann,) = [one for one in admin.get("/api/admin/annotators").json()["annotators"] if one["name"] == "ann"]
     assert ann == {
         "name": "ann", "role": "adjudicator", "nature": "human", "attributes": {"language": "en"}, "enabled": True,
@@ -24,11 +23,10 @@ def test_an_enrolled_person_comes_in_by_their_link(service, admin):
     }  # fmt: skip
 
 
-def test_a_new_link_ends_the_old_one(service, admin):
+def test_a_new_link_ends_the_old_one(admin, client):
     old = admin.post("/api/admin/annotators", name="ann").json()["invite"]
     new = admin.post("/api/admin/annotators", name="ann", invite=True).json()["invite"]
-    with service.client() as client:
-        assert [client.get(link).status_code for link in (old, new)] == [404, 200]
+    assert [client.get(link).status_code for link in (old, new)] == [404, 200]
 
 
 @pytest.mark.parametrize(
@@ -45,6 +43,7 @@ def test_a_new_link_ends_the_old_one(service, admin):
         ({"name": "root", "enabled": False}, 409),
         ({"name": "root", "enabled": "no"}, 400),
         ({}, 400),
+        *(({"name": name}, 400) for name in ("", "x" * 61, "a b", "a\u0000", "\ud800", "<b>", "=1+1", "a\n")),
     ],
 )
 def test_an_account_that_cannot_be_is_refused(admin, body, status):
