@@ -59,11 +59,9 @@ def test_false_alarms_are_as_few_as_is_said(pairs, most):
     assert np.mean([drift.alarm is not None for drift in found]) < most
 
 
-def test_a_model_that_holds_its_accuracy_seldom_alarms_and_one_that_fell_does():
+def test_a_model_whose_accuracy_fell_alarms():
     draw = np.random.Generator(np.random.Philox(0))
-    steady = [cusum(draw.random(300) < 0.7, Share(140, 200)).alarm for _ in range(200)]
     fallen = [cusum(draw.random(300) < 0.5, Share(140, 200)).alarm for _ in range(200)]
-    assert sum(alarm is not None for alarm in steady) < 20
     assert all(alarm is not None for alarm in fallen)
     assert np.median([alarm for alarm in fallen if alarm is not None]) < 90
 

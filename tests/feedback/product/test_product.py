@@ -15,8 +15,6 @@ from penstock.product.log import record, snapshot
 from penstock.product.signals import Reply, Signal
 from penstock.product.tenants import new_token, revoke_tokens, tenant_of
 
-EVERYTHING = Policy(signals=("thumbs_up", "thumbs_down", "copy", "regenerate", "rating"))
-
 
 def label_of(store, policy=None):
     return [(row["completion"], row["label"], row["users"], row["of"]) for row in labels(store, policy)]
@@ -172,34 +170,39 @@ def test_an_edit_that_changes_nothing_is_refused(store, shop):
 # Labels
 
 
-def test_three_users_who_agree_make_a_label_and_two_do_not(store, shop):
-    thumbs(store, shop, ["u1", "u2"])
-    assert label_of(store) == []
-    thumbs(store, shop, ["u3"])
-    thumbs(store, shop, ["u1", "u2", "u3"], "thumbs_down", "y")
-    assert label_of(store) == [("answer x", True, 3, 3), ("answer y", False, 3, 3)]
+UP, DOWN, UNWELCOME = "thumbs_up", "thumbs_down", {"reason": "unwelcome_but_true"}
+BLAMED = ("u1 u2 u3 u4 u5", DOWN, UNWELCOME)
+RATED = [(f"u{number}", "rating", {"value": value}) for number, value in enumerate((5.0, 4.0, 3.0, 2.0))]
+ALL = {"signals": (UP, DOWN, "copy", "regenerate", "rating")}
 
 
-def test_who_agree_must_be_most_of_those_who_speak(store, shop):
-    thumbs(store, shop, ["u1", "u2", "u3"])
-    thumbs(store, shop, ["u4", "u5"], "thumbs_down")  # 3 of 5 is 0.6
-    assert label_of(store) == []
-    assert label_of(store, Policy(share=0.6)) == [("answer x", True, 3, 5)]
-
-
-def test_what_is_true_and_unwelcome_is_not_held_against_a_response(store, shop):
-    thumbs(store, shop, [f"u{i}" for i in range(9)], "thumbs_down", reason="unwelcome_but_true")
-    assert label_of(store, Policy(users=2)) == []
-    thumbs(store, shop, ["v1", "v2", "v3"])
-    assert label_of(store) == [("answer x", True, 3, 3)]
-
-
-def test_a_users_newest_word_stands(store, shop):
-    thumbs(store, shop, ["u1", "u2", "u3"], "thumbs_down")
-    record(store, shop, [signal("u1", "thumbs_up", key="again")])
-    assert label_of(store) == []
-    record(store, shop, [signal("u1", "thumbs_down", key="once-more", reason="unwelcome_but_true")])
-    assert label_of(store, Policy(users=2)) == [("answer x", False, 2, 2)]
+@pytest.mark.parametrize(
+    ("said", "policy", "found"),
+    [
+        pytest.param([("u1 u2", UP)], {}, [], id="two users who agree make no label"),
+        pytest.param([("u1 u2 u3", UP)], {}, [(True, 3, 3)], id="three make one"),
+        pytest.param([("u1 u2 u3", DOWN)], {}, [(False, 3, 3)], id="or a bad one"),
+        pytest.param([("u1 u2 u3", UP), ("u4 u5", DOWN)], {}, [], id="who agree must be most of those who speak"),
+        pytest.param([("u1 u2 u3", UP), ("u4 u5", DOWN)], {"share": 0.6}, [(True, 3, 5)], id="or the share that is wanted"),
+        pytest.param([BLAMED], {"users": 2}, [], id="what is true and unwelcome is not held against a response"),
+        pytest.param([BLAMED, ("v1 v2 v3", UP)], {}, [(True, 3, 3)], id="and does not count beside others"),
+        pytest.param([("u1 u2 u3", DOWN), ("u1", UP)], {}, [], id="a user's newest word stands"),
+        pytest.param(
+            [("u1 u2 u3", DOWN), ("u1", UP), ("u1", DOWN, UNWELCOME)],
+            {"users": 2},
+            [(False, 2, 2)],
+            id="which may blame nothing",
+        ),
+        pytest.param([("u1 u2 u3", "copy")], {}, [], id="copying does not count"),
+        pytest.param([("u1 u2 u3", "copy")], ALL, [(True, 3, 3)], id="but where it is named"),
+        pytest.param(RATED, {"users": 2, "share": 0.6}, [(True, 2, 3)], id="ratings count by their side of the middle"),
+    ],
+)
+def test_what_users_say_becomes_labels(store, shop, said, policy, found):
+    for number, (users, kind, *fields) in enumerate(said):
+        for user in users.split():
+            record(store, shop, [signal(user, kind, key=f"{number}:{user}", **dict(*fields))])
+    assert label_of(store, Policy(**policy)) == [("answer x", *label) for label in found]
 
 
 def test_the_same_words_of_two_versions_are_one_response_and_both_are_named(store, shop):
@@ -216,18 +219,6 @@ def test_users_of_two_tenants_do_not_add_up(store):
     assert label_of(store, Policy(users=3)) == []
     assert len(labels(store, Policy(users=2))) == 2
     assert [row["tenant"] for row in labels(store, Policy(users=2, tenant="other"))] == ["other"]
-
-
-def test_ratings_count_by_their_side_of_the_middle(store, shop):
-    for user, value in (("u1", 5.0), ("u2", 4.0), ("u3", 3.0), ("u4", 2.0)):
-        record(store, shop, [signal(user, "rating", value=value)])
-    assert label_of(store, Policy(users=2, share=0.6)) == [("answer x", True, 2, 3)]
-
-
-def test_copying_and_asking_again_count_only_where_they_are_named(store):
-    thumbs(store, tenant(store), ["u1", "u2", "u3"], "copy")
-    assert label_of(store) == []
-    assert label_of(store, EVERYTHING) == [("answer x", True, 3, 3)]
 
 
 def test_labels_up_to_a_signal_do_not_change(store, shop):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from feedback_examples import everything
-from product_examples import opened, people, reply, signal, tenant, thumbs
+from product_examples import opened, people, reply, tenant, thumbs
 
 import penstock
 from penstock.algos import DPO, GRPO, KTO, SFT, BradleyTerry
@@ -154,18 +154,40 @@ def test_pinned_prompts_stay_the_same_when_rulings_and_time_go_on(tmp_path):
 # Never alone
 
 
+ALONE = "kto: product signals are all that it learns from"
+MEASURED = kto(evaluation=EvaluationSpec(data=VOTES))
+NOTHING = RewardSpec(function="exact_match", weight=0.0)
+REWARD = Offline(name="reward", model=TINY, data=VOTES, algorithm=BradleyTerry(), steps=1)
+PAIRS = Offline(name="dpo", model=TINY, data=VOTES, algorithm=DPO(), steps=1)
+
+
 @pytest.mark.parametrize(
-    "stages",
+    ("stages", "why"),
     [
-        (kto(),),
-        (sft(), kto(model=ModelSpec(path="@sft"))),
-        (kto(evaluation=EvaluationSpec(data=CLICKS)),),
-        (kto(), replace(kto(VOTES, "other"), model=TINY)),  # beside it, not of it
-        (sft(), kto(), rewarded("model:@kto")),
+        pytest.param((kto(),), ALONE, id="alone"),
+        pytest.param((sft(), kto(model=ModelSpec(path="@sft"))), ALONE, id="after imitation"),
+        pytest.param((kto(evaluation=EvaluationSpec(data=CLICKS)),), ALONE, id="measured on clicks"),
+        pytest.param((kto(), kto(VOTES, "other")), ALONE, id="votes beside it, not of it"),
+        pytest.param(
+            (sft(), kto(), rewarded("model:@kto")),
+            "^(kto|ppo): (product signals are all|all its rewards)",
+            id="the only reward",
+        ),
+        pytest.param(
+            (kto(VOTES, "votes"), MEASURED, rewarded("model:@kto", model="@votes")),
+            "ppo: all its rewards were learned from product signals",
+            id="all rewards of clicks, whatever the policy was before",
+        ),
+        pytest.param(
+            (sft(), kto(), replace(rewarded("model:@kto"), rewards=(RewardSpec(function="model:@kto"), NOTHING))),
+            ALONE,
+            id="a reward that counts nothing does not help",
+        ),
+        pytest.param((sft(CLICKS),), "SFT would imitate what users disliked", id="imitating everything that users saw"),
     ],
 )
-def test_product_signals_as_the_only_feedback_are_refused(stages):
-    with pytest.raises(SpecError, match=r"^(kto|ppo): (product signals are all|all its rewards)"):
+def test_product_signals_as_the_only_feedback_are_refused(stages, why):
+    with pytest.raises(SpecError, match=why):
         require_more_than_signals(run_of(*stages))
 
 
@@ -173,7 +195,8 @@ def test_product_signals_as_the_only_feedback_are_refused(stages):
     "stages",
     [
         (kto(VOTES),),
-        (kto(evaluation=EvaluationSpec(data=VOTES)),),
+        (MEASURED,),
+        (sft(), MEASURED, REWARD, PAIRS, rewarded("model:@kto+@reward")),  # a reward model of votes is a reward of votes
         (kto(VOTES, "votes"), kto(model=ModelSpec(path="@votes"))),
         (kto(), kto(VOTES, "votes", ModelSpec(path="@kto"))),
         (kto(), rewarded("exact_match", model="@kto")),
@@ -184,34 +207,9 @@ def test_with_votes_or_checked_answers_beside_them_they_are_allowed(stages):
     assert require_more_than_signals(run_of(*stages)) is None
 
 
-def test_a_policy_whose_rewards_are_all_of_clicks_is_refused_whatever_it_was_before():
-    stages = (kto(VOTES, "votes"), kto(evaluation=EvaluationSpec(data=VOTES)), rewarded("model:@kto", model="@votes"))
-    with pytest.raises(SpecError, match="ppo: all its rewards were learned from product signals"):
-        require_more_than_signals(run_of(*stages))
-
-
-def test_a_reward_that_counts_nothing_does_not_help():
-    ppo = rewarded("model:@kto", "exact_match")
-    nothing = replace(ppo, rewards=(ppo.rewards[0], replace(ppo.rewards[1], weight=0.0)))
-    with pytest.raises(SpecError, match="kto: product signals are all that it learns from"):
-        require_more_than_signals(run_of(sft(), kto(), nothing))
-
-
-def test_imitating_everything_that_users_saw_is_refused():
-    with pytest.raises(SpecError, match="SFT would imitate what users disliked"):
-        require_more_than_signals(run_of(sft(CLICKS)))
-
-
 def test_a_run_of_clicks_alone_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(SpecError, match="product signals are all that it learns from"):
         check_stages(run_of(kto()), tmp_path)
-
-
-def test_a_reward_model_of_votes_is_a_reward_of_votes():
-    reward = Offline(name="reward", model=TINY, data=VOTES, algorithm=BradleyTerry(), steps=1)
-    pairs = Offline(name="dpo", model=TINY, data=VOTES, algorithm=DPO(), steps=1)
-    stages = (sft(), kto(evaluation=EvaluationSpec(data=VOTES)), reward, pairs, rewarded("model:@kto+@reward"))
-    assert require_more_than_signals(run_of(*stages)) is None
 
 
 # End to end
@@ -260,4 +258,3 @@ def test_signals_in_the_log_are_not_votes_of_the_source(tmp_path):
     fill(tmp_path / "f.db")
     with pytest.raises(DataError, match="0 events give no pairs"):
         everything(VOTES, tmp_path)
-    assert signal("u").signal == "thumbs_up"
