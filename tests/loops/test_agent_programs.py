@@ -10,27 +10,18 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from episode_examples import FLAT, group_of_episodes, model_of, prompt_with
 
-import tiny_models
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
-
-from templates import family
-
-from penstock.config.parts import RewardSpec
 from penstock.core.errors import SpecError
-from penstock.core.types import LEFT_OUT, PART, Prompt, PromptKey, Sample, Sampling
+from penstock.core.types import LEFT_OUT, PART, Sample, Sampling
 from penstock.data.resolve import register
 from penstock.engine.generator import EmbeddedGenerator
-from penstock.envs.making import conversations, env_class
+from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
-from penstock.loops.rollout import Rollout
-from penstock.rewards.runner import Mixture
 
 openai = pytest.importorskip("openai")
 
-PROMPT = Prompt(PromptKey("test", 0, 0), "what is", ({"role": "user", "content": "what is"},), {"word": "quick"})
-FLAT = Sampling(max_new_tokens=6, temperature=1e6)
+PROMPT = prompt_with(word="quick")
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fox"}}\n</tool_call>'
 TOOL = {
     "type": "function",
@@ -52,35 +43,23 @@ class Scripted(EmbeddedGenerator):
 
 
 @pytest.fixture(scope="module")
-def models():
-    made = {}
-
-    def model(name):
-        if name not in made:
-            made[name] = tiny_models.build("qwen2", family(name, tiny_models.CORPUS))
-        return made[name]
-
-    return model
+def model():
+    return model_of("chatml")
 
 
-def played(model, options, samples=1, script=(), sampling=FLAT, **fields):
+def played(model, options, samples=1, script=(), sampling=FLAT, then=None, **fields):
     """The samples of a group whose episodes are a program's runs, and the generator."""
     if callable(options):
         options = {"function": register(options)}
     spec = EnvironmentSpec(function="agent", options=options, **{"turns": 8, "deadline": 30.0, **fields})
-    mixture = Mixture((RewardSpec(function="environment"),))
-    generator = EmbeddedGenerator(model)
-    if script:
-        generator = Scripted(model)
-        generator.script = script
-    roll = Rollout(generator, conversations(spec, model.text, None), mixture, sampling, samples)
 
-    async def main():
-        group = await roll.group(PROMPT)
-        await mixture.close()
-        return group.samples
+    def generator(model):
+        made = Scripted(model) if script else EmbeddedGenerator(model)
+        made.script = script
+        return made
 
-    return asyncio.run(main()), generator
+    group, made = group_of_episodes(model, spec, PROMPT, samples, sampling, generator, then)
+    return group.samples, made
 
 
 def client(base_url, api_key, **given):
@@ -97,25 +76,21 @@ async def talks(row, base_url, api_key):
     return 0.5
 
 
-def test_a_program_is_an_episode_and_every_token_is_as_it_was_generated(models):
-    samples, generator = played(models("chatml"), talks, samples=3)
+def test_a_program_is_an_episode_and_every_token_is_as_it_was_generated(model):
+    samples, generator = played(model, talks, samples=3)
     assert generator.generated_tokens == sum(int(sample.action_T.sum()) for sample in samples)
     for sample in samples:
         assert sample.error is None
         assert [turn[2] for turn in sample.extras["turns"]] == [None, 0.5]
         assert PART not in sample.columns
-        text = models("chatml").text.tokenizer.decode(sample.tokens_T)
+        text = model.text.tokenizer.decode(sample.tokens_T)
         assert text.startswith("<|im_start|>user\nthe quick<|im_end|>\n<|im_start|>assistant\n")
         assert "<|im_start|>user\nbrown fox<|im_end|>\n<|im_start|>assistant\n" in text
 
 
-def test_log_probs_of_an_episode_are_those_that_the_model_gives_its_tokens(models):
-    (sample,), generator = played(models("chatml"), talks, sampling=Sampling(max_new_tokens=6))
-
-    async def scored():
-        return await generator.score(sample.tokens_T, 1.0)
-
-    logp_T = asyncio.run(scored())
+def test_log_probs_of_an_episode_are_those_that_the_model_gives_its_tokens(model):
+    (sample,), generator = played(model, talks, sampling=Sampling(max_new_tokens=6))
+    logp_T = asyncio.run(generator.score(sample.tokens_T, 1.0))
     assert np.allclose(sample.logp_T[sample.action_T], logp_T[sample.action_T], atol=1e-4)
 
 
@@ -134,9 +109,9 @@ async def calls_a_tool(row, base_url, api_key):
     return float(answer.message.content == "the end")
 
 
-def test_tool_calls_go_out_and_their_results_come_in_after_the_tokens_that_were_generated(models):
-    (sample,), _ = played(models("chatml"), calls_a_tool, script=(CALL, "the end"))
-    text = models("chatml").text.tokenizer.decode(sample.tokens_T)
+def test_tool_calls_go_out_and_their_results_come_in_after_the_tokens_that_were_generated(model):
+    (sample,), _ = played(model, calls_a_tool, script=(CALL, "the end"))
+    text = model.text.tokenizer.decode(sample.tokens_T)
     assert sample.extras["turns"][1][2] == 1.0
     assert sample.extras["episode"]["tool_calls"] == 1
     assert CALL + "<|im_end|>\n<|im_start|>user\n<tool_response>\nbrown\n</tool_response><|im_end|>\n" in text
@@ -157,11 +132,6 @@ async def streams(row, base_url, api_key):
     return float((said, names, used.completion_tokens > 5) == ("I look.", ["look"], True))
 
 
-def test_chat_completions_are_streamed(models):
-    (sample,), _ = played(models("chatml"), streams, script=(f"I look. {CALL}",))
-    assert sample.extras["turns"][0][2] == 1.0
-
-
 async def responds(row, base_url, api_key):
     async with client(base_url, api_key) as agent:
         tool = {"type": "function", **TOOL["function"]}
@@ -176,13 +146,6 @@ async def responds(row, base_url, api_key):
         said.append({"type": "function_call_output", "call_id": call.call_id, "output": "brown"})
         last = await agent.responses.create(model="any", input=said, tools=[tool], instructions="be quick")
     return float(last.output_text == "the end")
-
-
-def test_the_responses_api_is_spoken_streamed_and_whole(models):
-    (sample,), _ = played(models("chatml"), responds, script=(CALL, "the end"))
-    assert sample.error is None
-    assert sample.extras["turns"][1][2] == 1.0
-    assert PART not in sample.columns
 
 
 async def speaks_anthropic(row, base_url, api_key):
@@ -204,11 +167,17 @@ async def speaks_anthropic(row, base_url, api_key):
     return float(last.content[0].text == "the end")
 
 
-def test_anthropics_messages_are_spoken_streamed_and_whole(models):
-    pytest.importorskip("anthropic")
-    (sample,), _ = played(models("chatml"), speaks_anthropic, script=(f"I look. {CALL}", "the end"))
+@pytest.mark.parametrize(
+    ("program", "script"),
+    [(streams, [f"I look. {CALL}"]), (responds, [CALL, "the end"]), (speaks_anthropic, [f"I look. {CALL}", "the end"])],
+    ids=["chat completions, streamed", "the responses API", "Anthropic's messages"],
+)
+def test_each_api_is_spoken_streamed_and_whole(program, script, model):
+    if program is speaks_anthropic:
+        pytest.importorskip("anthropic")
+    (sample,), _ = played(model, program, script=script)
     assert sample.error is None
-    assert sample.extras["turns"][1][2] == 1.0
+    assert [turn[2] for turn in sample.extras["turns"]] == [*[None] * (len(script) - 1), 1.0]
     assert PART not in sample.columns
 
 
@@ -228,10 +197,10 @@ def by_smolagents(row, base_url, api_key):
     return float(agent.run("what is it?") == "brown fox")
 
 
-def test_an_agent_of_smolagents_is_an_episode_without_a_changed_line(models):
+def test_an_agent_of_smolagents_is_an_episode_without_a_changed_line(model):
     pytest.importorskip("smolagents")
     answer = CALL.replace("look", "final_answer").replace('"at": "fox"', '"answer": "brown fox"')
-    (sample,), _ = played(models("chatml"), by_smolagents, script=(CALL, answer))
+    (sample,), _ = played(model, by_smolagents, script=(CALL, answer))
     assert sample.error is None
     assert [turn[2] for turn in sample.extras["turns"]] == [None, 1.0]
     assert sample.extras["episode"]["tool_calls"] == 2
@@ -254,12 +223,12 @@ async def two_at_once(row, base_url, api_key):
     return 1.0
 
 
-def test_turns_of_sub_agents_are_parts_and_each_generated_token_is_trained_once(models):
-    samples, generator = played(models("chatml"), two_at_once, samples=2)
+def test_turns_of_sub_agents_are_parts_and_each_generated_token_is_trained_once(model):
+    samples, generator = played(model, two_at_once, samples=2)
     assert generator.generated_tokens == sum(int(sample.action_T.sum()) for sample in samples)
     for sample in samples:
         assert sample.error is None
-        text = models("chatml").text.tokenizer
+        text = model.text.tokenizer
         for part in range(int(sample.columns[PART].max()) + 1):
             said = text.decode(sample.tokens_T[sample.columns[PART] == part])
             assert ("the quick" in said) != ("brown fox" in said)
@@ -280,8 +249,8 @@ async def asks_again(row, base_url, api_key):
     return float(first == again != new)
 
 
-def test_a_retry_is_answered_as_before_and_the_same_call_without_its_mark_is_another_turn(models):
-    (sample,), _ = played(models("chatml"), asks_again, script=("one", "two"))
+def test_a_retry_is_answered_as_before_and_the_same_call_without_its_mark_is_another_turn(model):
+    (sample,), _ = played(model, asks_again, script=("one", "two"))
     assert [turn[2] for turn in sample.extras["turns"]] == [None, 1.0]
 
 
@@ -311,9 +280,9 @@ class Patient(Scripted):
         return await super().generate(request, on_token)
 
 
-def test_a_turn_that_nobody_heard_is_not_trained(models, monkeypatch):
+def test_a_turn_that_nobody_heard_is_not_trained(model, monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "Scripted", Patient)
-    (sample,), _ = played(models("chatml"), leaves, script=("one", "two"))
+    (sample,), _ = played(model, leaves, script=("one", "two"))
     (begin, end, _, _), (again, last, _, _) = sample.extras["turns"]
     assert not sample.action_T[begin:end].any()
     assert sample.extras[LEFT_OUT][begin:end].all()
@@ -321,32 +290,24 @@ def test_a_turn_that_nobody_heard_is_not_trained(models, monkeypatch):
     assert sample.extras["episode"]["unheard"] == 1
 
 
-def test_a_call_after_the_end_is_refused_and_changes_nothing(models):
-    late = []
+def test_a_call_after_the_end_is_refused_and_changes_nothing(model):
+    late, status = [], []
 
     async def forgets(row, base_url, api_key):
         await talks(row, base_url, api_key)
         late.append((base_url, api_key))
         return 1.0
 
-    spec = EnvironmentSpec(function="agent", options={"function": register(forgets)})
-    model = models("chatml")
-    mixture = Mixture((RewardSpec(function="environment"),))
-    roll = Rollout(EmbeddedGenerator(model), conversations(spec, model.text, None), mixture, FLAT, 1)
-
-    async def main():
-        await roll.group(PROMPT)
+    async def calls_late():
         ((base_url, key),) = late
+        body = {"model": "any", "messages": [{"role": "user", "content": "x"}]}
         async with httpx.AsyncClient() as web:
-            body = {"model": "any", "messages": [{"role": "user", "content": "x"}]}
-            answers = [
-                await web.post(f"{base_url}/chat/completions", json=body, headers={"Authorization": f"Bearer {name}"})
-                for name in (key, "sk-another")
-            ]
-        await mixture.close()
-        return [answer.status_code for answer in answers]
+            for name in (key, "sk-another"):
+                headers = {"Authorization": f"Bearer {name}"}
+                status.append((await web.post(f"{base_url}/chat/completions", json=body, headers=headers)).status_code)
 
-    assert asyncio.run(main()) == [409, 401]
+    played(model, forgets, then=calls_late)
+    assert status == [409, 401]
 
 
 async def says_too_much(row, base_url, api_key):
@@ -387,8 +348,8 @@ async def gives_nan(row, base_url, api_key):
         (gives_nan, "gave nan as a reward"),
     ],
 )
-def test_a_program_that_fails_marks_its_sample_with_an_error_that_says_how(models, program, words):
-    (sample,), _ = played(models("chatml"), program, deadline=0.5 if program is hangs else 30.0)
+def test_a_program_that_fails_marks_its_sample_with_an_error_that_says_how(model, program, words):
+    (sample,), _ = played(model, program, deadline=0.5 if program is hangs else 30.0)
     assert words in sample.error
 
 
@@ -404,23 +365,24 @@ print(0.25 if said == "one" else 0)
 """
 
 
-def test_a_command_is_a_program_and_its_last_line_the_reward(models, tmp_path):
+def test_a_command_is_a_program_and_its_last_line_the_reward(model, tmp_path):
     (tmp_path / "agent.py").write_text(COMMAND)
-    (sample,), _ = played(models("chatml"), {"command": f"{sys.executable} {tmp_path}/agent.py"}, script=("one",))
+    command = f"{sys.executable} {tmp_path}/agent.py"
+    (sample,), _ = played(model, {"command": command}, script=("one",), deadline=120.0)
     assert sample.error is None
     assert sample.extras["turns"][0][2] == 0.25
 
 
-def test_a_command_that_fails_is_named_with_what_it_said(models):
-    (sample,), _ = played(models("chatml"), {"command": f"{sys.executable} -c \"import sys; sys.exit('no luck')\""})
+def test_a_command_that_fails_is_named_with_what_it_said(model):
+    (sample,), _ = played(model, {"command": f"{sys.executable} -c \"import sys; sys.exit('no luck')\""})
     assert "exit code 1: no luck" in sample.error
 
 
-def test_a_command_that_hangs_ends_with_its_group(models, tmp_path):
+def test_a_command_that_hangs_ends_with_its_group(model, tmp_path):
     program = "import subprocess, sys, time\nchild = subprocess.Popen(['sleep', '100'])\n"
     program += f"open('{tmp_path}/pid', 'w').write(str(child.pid))\ntime.sleep(100)"
     (tmp_path / "agent.py").write_text(program)
-    (sample,), _ = played(models("chatml"), {"command": f"{sys.executable} {tmp_path}/agent.py"}, deadline=5.0)
+    (sample,), _ = played(model, {"command": f"{sys.executable} {tmp_path}/agent.py"}, deadline=5.0)
     assert "took longer than 5 s" in sample.error
     pid, deadline = (tmp_path / "pid").read_text(), time.monotonic() + 10
     while Path(f"/proc/{pid}/stat").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
@@ -458,7 +420,7 @@ def test_options_that_do_not_fit_are_refused_before_the_run(options, words):
         ("messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}, "max_tokens=0"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_in_one_line_and_the_episode_goes_on(models, path, body, words):
+def test_what_cannot_be_honoured_is_refused_in_one_line_and_the_episode_goes_on(model, path, body, words):
     seen = []
 
     async def asks_wrongly(row, base_url, api_key):
@@ -467,7 +429,7 @@ def test_what_cannot_be_honoured_is_refused_in_one_line_and_the_episode_goes_on(
         await talks(row, base_url, api_key)
         return 1.0
 
-    (sample,), _ = played(models("chatml"), asks_wrongly)
+    (sample,), _ = played(model, asks_wrongly)
     (answer,) = seen
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""The loops over encoder-decoders: every kind of algorithm learns with them, and a resume repeats the run."""
+"""The loops over encoder-decoders: every kind of algorithm learns with them. See also test_training.py."""
 
 import asyncio
 
@@ -10,7 +10,6 @@ from loop_examples import (
     Interview,
     assert_same_weights,
     online,
-    resumed_halfway,
     rewards,
     small_tokens,
     train,
@@ -18,7 +17,6 @@ from loop_examples import (
 )
 
 import tiny_models
-import tiny_t5
 from penstock.algos.grpo import GRPO
 from penstock.algos.ilql import ILQL
 from penstock.algos.ppo import PPO
@@ -26,7 +24,7 @@ from penstock.algos.sft import SFT
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.run import ModelSpec
 from penstock.core.errors import TrainingError
-from penstock.core.types import Row, Sampling
+from penstock.core.types import Row
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.loops.learn import Plan, Trainer
 from penstock.loops.offline import offline
@@ -37,51 +35,9 @@ from penstock.train.learner import DeviceLearner, LearnerPlan
 FAST = LearnerSpec(learning_rate=0.02)
 
 
-@pytest.fixture
-def t5(text):
-    return lambda: tiny_t5.build(text)
-
-
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_the_ratio_is_one_before_the_first_update(temperature, t5):
-    parts = online(t5(), GRPO(), FAST, sampling=Sampling(max_new_tokens=10, temperature=temperature))
-    for step in train(parts, Plan(steps=3)):
-        assert step.metrics["max/ratio_deviation"] < 1e-4
-        assert step.metrics["policy/clip_fraction"] == 0.0
-
-
-def test_grpo_raises_the_reward(t5):
-    found = rewards(train(online(t5(), GRPO(), FAST), Plan(steps=12)))
-    assert np.mean(found[-3:]) > found[0] + 0.2
-
-
-@pytest.mark.parametrize("critic", ["shared", "separate"])
-def test_ppo_with_a_critic_raises_the_reward(critic, t5):
-    parts = online(t5(), PPO(), LearnerSpec(learning_rate=0.02, critic=critic))
-    found = rewards(train(parts, Plan(steps=15, minibatches=2)))
-    assert np.mean(found[-3:]) > found[0] + 0.2
-
-
-@pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
-def test_with_lag_no_batch_is_older_than_its_bound(kv, t5):
-    ragged = Sampling(max_new_tokens=24, stop_tokens=tuple(range(100, 140)))
-    parts = online(t5(), GRPO(), LearnerSpec(learning_rate=1e-3), max_lag=2, batch=2, samples=4, sampling=ragged, kv=kv)
-    steps = train(parts, Plan(steps=6))
-    lags = [step.index - group.oldest_version for step in steps for group in step.groups]
-    assert 0 < max(lags) <= 2
-    assert not any(sample.finish == "abort" for step in steps for group in step.groups for sample in group.samples)
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one_bit_by_bit(t5):
-    whole, fresh = online(t5(), GRPO(), FAST), online(t5(), GRPO(), FAST)
-    steps, again = resumed_halfway(whole, fresh, Plan(steps=4, minibatches=2))
-    assert rewards(again) == rewards(steps)[2:]
-    assert_same_weights(fresh.model, weights_of(whole.model))
-
-
-def test_adapters_are_trained_with_ratio_one_and_the_rest_stays(t5):
+def test_adapters_are_trained_with_ratio_one_and_the_rest_stays(tiny):
     pytest.importorskip("peft")
-    model = t5()
+    model = tiny("t5")
     shared = model.network.shared.weight.clone()
     parts = online(model, GRPO(), LearnerSpec(learning_rate=0.02, lora=LoRA(rank=4)))
     for step in train(parts, Plan(steps=3)):
@@ -90,8 +46,8 @@ def test_adapters_are_trained_with_ratio_one_and_the_rest_stays(t5):
     assert any("lora" in name for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
-def test_several_turns_are_refused_before_anything_is_trained_on(t5):
-    model = t5()
+def test_several_turns_are_refused_before_anything_is_trained_on(tiny):
+    model = tiny("t5")
     before = weights_of(model)
     with pytest.raises(TrainingError, match="an encoder-decoder answers once"):
         train(online(model, GRPO(), FAST, make_env=Interview), Plan(steps=1))

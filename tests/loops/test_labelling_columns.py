@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from loop_examples import ByToken, environment, online, prompt_of, sample_of, small_tokens
+from loop_examples import ByToken, environment, half_flat, online, prompt_of, sample_of, small_tokens
 from test_training import FAST, rewards, train
 
 from penstock import algos
 from penstock.algos import GRPO, PPO, ImportanceWeight, ReMax
-from penstock.config.run import LearnerSpec, RewardScaling
+from penstock.config.run import LearnerSpec
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Row, Sampling
 from penstock.engine.generator import EmbeddedGenerator
@@ -24,6 +24,13 @@ CRITIC = LearnerSpec(learning_rate=0.02, critic="shared")
 def cut_and_ended():
     samples = (sample_of([30, 31], 1.0, finish="length"), sample_of([32], 0.0, place=1))
     return [Group(prompt_of(0), samples)]
+
+
+def judging(model):
+    """Parts whose critic has weights by chance."""
+    parts = online(model, PPO(bootstrap=True), CRITIC)
+    parts.learner.policy.model.value_head.linear.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    return parts
 
 
 def test_own_log_probs_are_the_learner_s_before_the_update(tiny):
@@ -40,8 +47,7 @@ def test_without_a_correction_nothing_is_scored(tiny):
 
 
 def test_a_cut_sample_gets_the_value_of_the_state_after_its_last_action(tiny):
-    parts = online(tiny(), PPO(bootstrap=True), CRITIC)
-    parts.learner.policy.model.value_head.linear.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    parts = judging(tiny())
     groups = cut_and_ended()
     (found,) = parts.labeller.columns(groups)["bootstrap"]
     longer = np.append(groups[0].samples[0].tokens_T, 99)  # whatever comes next, the state before it is the same
@@ -89,26 +95,6 @@ def test_the_greedy_sample_is_in_no_mean_of_the_samples():
     assert (metrics["length/mean"], metrics["tokens/generated"], metrics["reward/greedy"]) == (2.0, 2.0, 0.5)
 
 
-def test_the_state_of_running_scaling_survives_a_resume(tiny):
-    scaling = RewardScaling(by="running", clip=4.0)
-    whole = online(tiny(), GRPO(), FAST, scaling=scaling)
-    expected = rewards(train(whole, Plan(steps=4)))
-    saved = {}
-    parts = online(tiny(), GRPO(), FAST, scaling=scaling)
-    begun = train(parts, Plan(steps=2))
-    saved = {name: getattr(parts, name).state() for name in ("learner", "stream", "labeller")}
-    rest = online(tiny(), GRPO(), FAST, scaling=scaling)
-    for name, state in saved.items():
-        getattr(rest, name).load_state(state)
-    rest.generator.version = 2
-    assert rewards(begun) + rewards(train(rest, Plan(steps=4), start=2)) == expected
-
-
-def half_flat(sample):
-    """Prompts 0 and 2 of five tell nothing."""
-    return 1.0 if sample.key.prompt.ordinal in (0, 2) else small_tokens(sample)
-
-
 def test_dynamic_sampling_trains_on_groups_with_signal_alone(tiny):
     parts = online(tiny(), GRPO(), FAST, score=half_flat, dynamic_sampling=5, batch=3)
     steps = train(parts, Plan(steps=3))
@@ -116,21 +102,6 @@ def test_dynamic_sampling_trains_on_groups_with_signal_alone(tiny):
         assert not {group.key.ordinal for group in step.groups} & {0, 2}
         assert step.metrics["batch/flat"] == 0.0
         assert step.metrics["batch/replaced"] > 0
-
-
-def test_a_resumed_run_with_dynamic_sampling_equals_an_uninterrupted_one(tiny):
-    def fresh():
-        return online(tiny(), GRPO(), FAST, score=half_flat, dynamic_sampling=5, batch=2)
-
-    whole = [[group.key for group in step.groups] for step in train(fresh(), Plan(steps=5))]
-    parts = fresh()
-    begun = train(parts, Plan(steps=2))
-    rest = fresh()
-    for name in ("learner", "stream", "labeller"):
-        getattr(rest, name).load_state(getattr(parts, name).state())
-    rest.generator.version = 2
-    found = begun + train(rest, Plan(steps=5), start=2)
-    assert [[group.key for group in step.groups] for step in found] == whole
 
 
 def test_prompts_that_never_tell_anything_end_the_run_with_the_fix(tiny):
@@ -176,8 +147,7 @@ def test_every_algorithm_raises_a_reward_that_any_model_can_learn(algorithm, tin
 def test_a_sample_that_filled_the_context_gets_the_value_of_its_end(tiny, architecture):
     """There is no room for one token more, neither for learned positions nor for others."""
     model = tiny(architecture)
-    parts = online(model, PPO(bootstrap=True), CRITIC)
-    parts.learner.policy.model.value_head.linear.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    parts = judging(model)
     full = sample_of([30] * (model.context - 1), 1.0, finish="length")
     assert len(full.tokens_T) == model.context
     ((found,),) = parts.labeller.columns([Group(prompt_of(0), (full,))])["bootstrap"]

@@ -129,23 +129,20 @@ def test_weights_go_out_after_the_last_optimizer_step_of_a_batch():
     assert [call for call in learner.calls if call[0] == "publish"] == [("publish", 1), ("publish", 2)]
 
 
-def test_slots_stay_closed_while_the_caller_holds_a_step():
-    async def hold():
-        stream = Stream(Rules(1))
-        learner, worker, client = CountingLearner(), Worker(stream, "g"), LearnerClient(Rules(1), stream)
-        await worker.put((await worker.admit())[0], groups_of(1)[0])
-        steps = learn(client, Labeller(BareRows(), learner, None), trainer_of(learner), NotedChannel(), Plan(steps=2))
-        await anext(steps)
-        waiting = asyncio.create_task(worker.admit())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        held = waiting.done()
-        following = asyncio.create_task(anext(steps))
-        ((ordinal, _, _),) = await asyncio.wait_for(waiting, 1)
-        following.cancel()
-        return held, ordinal
-
-    assert asyncio.run(hold()) == (False, 1)
+async def test_slots_stay_closed_while_the_caller_holds_a_step():
+    stream = Stream(Rules(1))
+    learner, worker, client = CountingLearner(), Worker(stream, "g"), LearnerClient(Rules(1), stream)
+    await worker.put((await worker.admit())[0], groups_of(1)[0])
+    steps = learn(client, Labeller(BareRows(), learner, None), trainer_of(learner), NotedChannel(), Plan(steps=2))
+    await anext(steps)
+    waiting = asyncio.create_task(worker.admit())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    held = waiting.done()
+    following = asyncio.create_task(anext(steps))
+    ((ordinal, _, _),) = await asyncio.wait_for(waiting, 1)
+    following.cancel()
+    assert (held, ordinal) == (False, 1)
 
 
 def test_a_batch_in_which_every_sample_failed_is_refused_with_the_reason():
@@ -198,17 +195,14 @@ def test_sample_metrics_by_hand():
 
 
 @pytest.mark.parametrize("start", [0, 2])
-def test_the_offline_loop_trains_the_units_of_its_ordinals(start):
+async def test_the_offline_loop_trains_the_units_of_its_ordinals(start):
     asked = []
 
     def unit_of(ordinal):
         asked.append(ordinal)
         return unit()
 
-    async def run():
-        return [step async for step in offline(unit_of, trainer_of(CountingLearner()), batch=3, steps=4, start=start)]
-
-    steps = asyncio.run(run())
+    steps = [step async for step in offline(unit_of, trainer_of(CountingLearner()), batch=3, steps=4, start=start)]
     assert asked == list(range(start * 3, 12))
     assert [(step.index, step.version) for step in steps] == [(index, index + 1) for index in range(start, 4)]
     assert steps[0].metrics["tokens/trained"] == 9.0

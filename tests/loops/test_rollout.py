@@ -134,30 +134,27 @@ def test_samples_that_an_update_aborts_are_resumed(tiny):
         assert one.tokens_T.tolist() == other.tokens_T.tolist()
 
 
-def test_no_more_groups_are_started_than_there_are_slots(tiny):
+async def test_no_more_groups_are_started_than_there_are_slots(tiny):
     stream = Stream(Rules(2, max_lag=1))
 
-    async def run_until_full():
-        asked = []
+    asked = []
 
-        def prompts(ordinal):
-            asked.append(ordinal)
-            return prompt_of(ordinal)
+    def prompts(ordinal):
+        asked.append(ordinal)
+        return prompt_of(ordinal)
 
-        task = asyncio.create_task(rollout(Worker(stream, "g"), prompts, rollout_of(EmbeddedGenerator(tiny()))))
-        while stream.stats.delivered < 4:
-            await asyncio.sleep(0)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        first = list(asked)
-        await stream.release((await stream.lease(0)).number)
-        while stream.stats.delivered < 6:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return first, asked
-
-    assert asyncio.run(run_until_full()) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])
+    task = asyncio.create_task(rollout(Worker(stream, "g"), prompts, rollout_of(EmbeddedGenerator(tiny()))))
+    while stream.stats.delivered < 4:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    first = list(asked)
+    await stream.release((await stream.lease(0)).number)
+    while stream.stats.delivered < 6:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (first, asked) == ([0, 1, 2, 3], [0, 1, 2, 3, 4, 5])
 
 
 def test_an_error_of_the_generator_ends_the_rollout_with_its_message(tiny):
@@ -169,20 +166,17 @@ def test_an_error_of_the_generator_ends_the_rollout_with_its_message(tiny):
         asyncio.run(asyncio.wait_for(rollout(Worker(Stream(Rules(1)), "g"), prompt_of, rollout_of(Refusing())), 5))
 
 
-def test_cancelling_the_rollout_stops_generation(tiny):
-    async def cancelled():
-        generator = EmbeddedGenerator(tiny())
-        long = Sampling(max_new_tokens=100)
-        task = asyncio.create_task(rollout(Worker(Stream(Rules(4)), "g"), prompt_of, rollout_of(generator, sampling=long)))
-        while generator.stats().generated_tokens < 20:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return generator.stats()
-
-    stats = asyncio.run(cancelled())
+async def test_cancelling_the_rollout_stops_generation(tiny):
+    generator = EmbeddedGenerator(tiny())
+    long = Sampling(max_new_tokens=100)
+    task = asyncio.create_task(rollout(Worker(Stream(Rules(4)), "g"), prompt_of, rollout_of(generator, sampling=long)))
+    while generator.stats().generated_tokens < 20:
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    stats = generator.stats()
     assert (stats.running, stats.waiting) == (0, 0)
 
 

@@ -1,43 +1,30 @@
 """Episodes through a real tiny generator: what is trained is what was generated, once; the rest has no gradient; failures are
 data; and the learner reads every token as the generator did."""
 
-import asyncio
 import copy
-import sys
+import functools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-import tiny_models
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "envs"))
-
-from templates import FAMILIES, family
+from episode_examples import FLAT, group_of_episodes, model_of, prompt_with
+from templates import FAMILIES
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
-from penstock.config.parts import RewardSpec
 from penstock.core.columns import column_named, end_values
 from penstock.core.contracts import Denominator
-from penstock.core.types import LEFT_OUT, PART, Group, Prompt, PromptKey, Row, Sampling
+from penstock.core.types import LEFT_OUT, PART, Group, Row
 from penstock.data.resolve import register
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.env import Env, Turn
-from penstock.envs.making import conversations
 from penstock.envs.spec import EnvironmentSpec
 from penstock.loops.learn import sample_metrics
-from penstock.loops.rollout import Rollout
 from penstock.models.language_policy import LanguagePolicy
-from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 
-PROMPT = Prompt(
-    PromptKey("test", 0, 0), "what is", ({"role": "user", "content": "what is"},), {"words": ["the quick", "brown fox"]}
-)
-FLAT = Sampling(max_new_tokens=6, temperature=1e6)
+PROMPT = prompt_with(words=["the quick", "brown fox"])
 
 
 class Words(Env):
@@ -65,27 +52,12 @@ class Thinking(EmbeddedGenerator):
 
 @pytest.fixture(scope="module")
 def models():
-    made = {}
-
-    def model(name):
-        if name not in made:
-            made[name] = tiny_models.build("qwen2", family(name, tiny_models.CORPUS))
-        return made[name]
-
-    return model
+    return functools.cache(model_of)
 
 
 def group_of(model, env=Words, samples=3, generator=EmbeddedGenerator, sampling=FLAT, prompt=PROMPT, **fields):
     spec = EnvironmentSpec(function=register(env), **fields)
-    mixture = Mixture((RewardSpec(function="environment"),))
-    roll = Rollout(generator(model), conversations(spec, model.text, None), mixture, sampling, samples)
-
-    async def main():
-        group = await roll.group(prompt)
-        await mixture.close()
-        return group, roll.generator
-
-    return asyncio.run(main())
+    return group_of_episodes(model, spec, prompt, samples, sampling, generator)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))
@@ -166,20 +138,17 @@ def test_what_the_environment_said_has_no_gradient_of_its_own(models):
     model = copy.deepcopy(models("chatml"))
     model.requires_grad_(True)
     group, _ = group_of(model, samples=2)
-    trailing = [replace(s, **extended(s, [30, 31])) for s in group.samples]
-    other = [replace(s, **extended(s, [77, 78])) for s in group.samples]
-    rewards = [1.0, 0.0]
+
+    def rewarded(samples):
+        return Group(PROMPT, tuple(s.scored(r) for s, r in zip(samples, (1.0, 0.0), strict=True)))
+
     found = [
-        gradient_of(model, Group(PROMPT, tuple(s.scored(r) for s, r in zip(samples, rewards, strict=True))))
-        for samples in (trailing, other)
+        gradient_of(model, rewarded([replace(s, **extended(s, trailing)) for s in group.samples]))
+        for trailing in ([30, 31], [77, 78])
     ]
     assert found[0].abs().max() > 0
     assert torch.equal(found[0], found[1])
-    units = GRPO(scale="none").label(
-        [replace(group, samples=tuple(s.scored(r) for s, r in zip(group.samples, rewards, strict=True)))],
-        {},
-        {"kl": 0.0, "entropy": 0.0},
-    )
+    units = GRPO(scale="none").label([rewarded(group.samples)], {}, {"kl": 0.0, "entropy": 0.0})
     (batch,) = LanguagePolicy(model).lay_out(units, 10_000, False)
     assert batch.target_A.tolist() == np.concatenate([s.tokens_T[s.action_T] for s in group.samples]).tolist()
 

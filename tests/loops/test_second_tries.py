@@ -5,18 +5,14 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from episode_examples import group_of_episodes
 
 import tiny_models
-from penstock.config.parts import RewardSpec
 from penstock.core.types import Prompt, PromptKey, Sampling
 from penstock.data.resolve import register
-from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.env import Env, Turn
-from penstock.envs.making import conversations
 from penstock.envs.spec import EnvironmentSpec
 from penstock.loops.learn import sample_metrics
-from penstock.loops.rollout import Rollout
-from penstock.rewards.runner import Mixture
 
 PROMPT = Prompt(PromptKey("test", 0, 0), "what is the sum", columns={})
 
@@ -57,16 +53,8 @@ def rolled(model, lost, env=Flaky, **members):
     for name, value in members.items():
         setattr(Mine, name, value)
     spec = EnvironmentSpec(function=register(Mine), deadline=members.get("deadline", 30.0))
-    mixture = Mixture((RewardSpec(function="environment"),))
-    generator = EmbeddedGenerator(model)
-    roll = Rollout(generator, conversations(spec, model.text, None), mixture, Sampling(max_new_tokens=5, temperature=2.0), 4)
-
-    async def main():
-        group = await roll.group(PROMPT)
-        await mixture.close()
-        return group
-
-    return asyncio.run(main()), Mine, generator
+    group, generator = group_of_episodes(model, spec, PROMPT, 4, Sampling(max_new_tokens=5, temperature=2.0))
+    return group, Mine, generator
 
 
 def test_a_sample_whose_environment_was_lost_is_what_it_would_have_been(model):
