@@ -81,11 +81,6 @@ def test_the_first_card_has_nothing_to_drift_from():
     assert card(pairs(240, 160)).drift.alarm is None
 
 
-def test_silence_does_not_pass():
-    with pytest.raises(FeedbackError, match="ask people"):
-        card([], [])
-
-
 def test_limits_are_shares():
     with pytest.raises(FeedbackError, match="sure"):
         Gate(sure=1.5)

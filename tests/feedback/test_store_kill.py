@@ -9,19 +9,19 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from feedback_examples import enrol, pair, vote
+from feedback_examples import PLAIN, enrol, pair, vote
 
 from penstock.feedback.errors import AlreadyAnswered, NotAllowed, SeatTaken
-from penstock.feedback.policy import QueuePolicy
 from penstock.feedback.records import JUDGEMENTS
 from penstock.feedback.store import Store
 
 WORKERS, OVERLAP, KILLS, TASKS_A_KILL = 4, 3, 24, 6
 TASKS = TASKS_A_KILL * (KILLS + 1)
-POLICY = QueuePolicy(lease_seconds=0.5, held=2, gold_share=0, repeat_share=0)
+POLICY = replace(PLAIN, lease_seconds=0.5)
 DEADLINE = 900.0
 """Seconds for what takes half a minute on a quiet machine: every kill is followed by the start of a process."""
 

@@ -86,16 +86,13 @@ def test_a_gate_without_votes_cannot_be_passed(verdict):
         verdict([0] * 8, LENIENT, asked=RANDOM)
 
 
-def test_numbers_that_are_undefined_are_left_out_of_metrics_and_null_in_json(verdict):
+def test_without_duels_a_policy_is_held_back_and_what_is_undefined_is_left_out_of_metrics_and_null_in_json(verdict):
     found = verdict([1] * 8, {}, asked=RANDOM)
+    assert "won 50.0% [5.0%, 95.0%] of 0 duels" in found.because()
     assert math.isnan(found.card.expected)
     assert "card/expected_wins" not in found.metrics()
     assert all(math.isfinite(value) for value in found.metrics().values())
     assert found.plain()["card"]["expected"] is None
-
-
-def test_a_policy_without_duels_is_held_back(verdict):
-    assert "won 50.0% [5.0%, 95.0%] of 0 duels" in verdict([1] * 8, {}, asked=RANDOM).because()
 
 
 def test_a_gate_is_made_of_known_fields():

@@ -134,8 +134,8 @@ def test_every_route_but_a_few_needs_a_sign_in(service, client):
 def test_every_act_needs_the_token_of_its_session(service, admin):
     admin.http.headers["X-CSRF-Token"] = "0" * 64
     for path, method, route in service.routes("signed in", "adjudicator", "admin"):
-        if method == "POST":
-            assert asked(admin.http, path, method, route).status_code == 403, path
+        if method == "POST" and route.body != "form":
+            assert refusal(asked(admin.http, path, method, route)) == (403, "csrf"), path
 
 
 @pytest.mark.parametrize(("role", "closed"), [("annotator", ("adjudicator", "admin")), ("adjudicator", ("admin",))])
