@@ -8,13 +8,12 @@ from typing import Any, cast
 
 import pytest
 import torch
+from small_runs import grpo, run_of
 
-from penstock.algos import GRPO
 from penstock.config.engines import Embedded
 from penstock.config.keeping import RolesSpec
-from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Online, RewardSpec, Run
+from penstock.config.run import DataSpec, EvaluationSpec
 from penstock.core.errors import SpecError
-from penstock.core.types import Sampling
 from penstock.runtime.build import Models
 from penstock.runtime.stages import prepare
 
@@ -26,18 +25,10 @@ def one(sample: Any, columns: Any) -> float:
 def test_the_cache_of_an_evaluation_is_given_back(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"prompt": "ab"}\n{"prompt": "ba"}\n')
     data = DataSpec(source="rows.jsonl")
-    stage = Online(
-        name="rl", model=ModelSpec(layers=1, vocabulary=300, context=64), data=data,
-        rewards=(RewardSpec(function=f"{__file__}:one"),), evaluation=EvaluationSpec(data=data),
-        algorithm=GRPO(), sampling=Sampling(max_new_tokens=4), samples=2, batch=2, steps=1,
-    )  # fmt: skip
+    stage = grpo(f"{__file__}:one", tokens=4, data=data, evaluation=EvaluationSpec(data=data))
     models = Models(lambda name: tmp_path / name, torch.device("cpu"), 0)
-    ready: Any = prepare(
-        stage,
-        Run(name="r", stages=(stage,), device="cpu", threads=1, roles=RolesSpec(engine=Embedded(cache_gb=0.5))),
-        models,
-        tmp_path,
-    )
+    run = run_of(stage, roles=RolesSpec(engine=Embedded(cache_gb=0.5)))
+    ready: Any = prepare(stage, run, models, tmp_path)
     metrics, _ = asyncio.run(cast(Any, ready.evaluate)())
     engine = ready.parts.roll.generator
     assert metrics["evaluation/length"] > 0

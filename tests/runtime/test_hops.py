@@ -6,7 +6,7 @@ import inspect
 from pathlib import Path
 
 import pytest
-from test_launch import ROWS
+from small_runs import ROWS
 
 import penstock
 from penstock.train.learner import DeviceLearner

@@ -6,18 +6,16 @@ import asyncio
 import datetime
 import gc
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import ROWS, grpo, run_of, sft, told
 
 import penstock
-from penstock.algos import GRPO, SFT
-from penstock.config.run import CheckpointSpec, DataSpec, ModelSpec, Offline, Online, RewardSpec, Run
+from penstock.config.run import CheckpointSpec, DataSpec, Run
 from penstock.core.errors import DataError, SpecError
-from penstock.core.events import read_events
-from penstock.core.types import Sampling
+from penstock.data.sources import open_source
 from penstock.engine.cache import CachePool
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Trainer
@@ -27,45 +25,29 @@ from penstock.runtime.listeners import Delivery
 from penstock.runtime.travelling import travelling
 from penstock.train.learner import DeviceLearner
 
-ROWS = [{"prompt": letters, "completion": "b"} for letters in ("ab", "bc", "cd")]
-MODEL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=32)
+
+def in_processes(rows: list[dict[str, Any]], function: str = "exact_match") -> Run:
+    return run_of(grpo(function, data=penstock.rows(rows)), runtime="procs", checkpoint=CheckpointSpec(every=1))
 
 
-def a_run(data: DataSpec | None = None, steps: int = 2) -> Run:
-    stage = Offline(name="sft", model=MODEL, data=data or penstock.rows(ROWS), algorithm=SFT(), batch=2, steps=steps)
-    return Run(name="run", stages=(stage,), device="cpu", threads=1)
+def failing(event: dict[str, Any]) -> None:
+    raise ValueError("no screen")
 
 
-def in_processes(data: DataSpec, function: str = "exact_match") -> Run:
-    stage = Online(
-        name="grpo",
-        model=MODEL,
-        data=data,
-        rewards=(RewardSpec(function=function),),
-        algorithm=GRPO(),
-        sampling=Sampling(max_new_tokens=2),
-        samples=2,
-        batch=2,
-        steps=1,
-    )
-    return Run(name="run", stages=(stage,), device="cpu", runtime="procs", checkpoint=CheckpointSpec(every=1))
-
-
-def test_a_listener_hears_every_event_of_the_log(tmp_path: Path) -> None:
-    heard: list[dict[str, Any]] = []
-    result = launch(a_run(), tmp_path / "run", [heard.append])
-    assert heard == list(read_events(tmp_path / "run" / "events.jsonl"))
-    assert result.headline == result.summary["headline"]
-
-
-def test_a_listener_that_fails_ends_nothing(tmp_path: Path) -> None:
-    def failing(event: dict[str, Any]) -> None:
-        raise ValueError("no screen")
-
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[dict[str, Any]]]:
+    """A run with two listeners, of which the first fails: its result, and what the second heard."""
     heard: list[dict[str, Any]] = []
     with pytest.warns(UserWarning, match=r"failing.*failed \(ValueError: no screen\); the run goes on"):
-        launch(a_run(), tmp_path / "run", [failing, heard.append])
+        result = launch(run_of(sft()), tmp_path_factory.mktemp("whole") / "run", [failing, heard.append])
+    return result, heard
+
+
+def test_a_listener_hears_every_event_of_the_log_and_one_that_fails_ends_nothing(whole: tuple[Any, list[Any]]) -> None:
+    result, heard = whole
+    assert heard == told(result.folder)
     assert heard[-1]["what"] == "finished"
+    assert result.headline == result.summary["headline"]
 
 
 def test_a_slow_listener_misses_events_and_holds_nobody_up() -> None:
@@ -85,24 +67,23 @@ def test_a_slow_listener_misses_events_and_holds_nobody_up() -> None:
     assert heard in ([0, 1, 2], [0, 1])
 
 
-def test_a_cell_whose_event_loop_runs_launches_too(tmp_path: Path) -> None:
+def test_the_same_weights_come_out_of_a_cell_whose_event_loop_runs(tmp_path: Path, whole: tuple[Any, list[Any]]) -> None:
     async def cell() -> Any:
-        return launch(a_run(), tmp_path / "run")
+        return launch(run_of(sft()), tmp_path / "cell")
 
     result = asyncio.run(cell())
     assert [event["step"] for event in result.metrics] == [1, 2]
+    assert model_of(result) == model_of(whole[0])
 
 
-def test_the_same_weights_come_out_of_a_cell(tmp_path: Path) -> None:
-    async def cell() -> Any:
-        return launch(a_run(), tmp_path / "cell")
-
-    files = [result.model_path / "model.safetensors" for result in (asyncio.run(cell()), launch(a_run(), tmp_path / "plain"))]
-    assert files[0].read_bytes() == files[1].read_bytes()
+def model_of(result: Any) -> bytes:
+    return bytes((result.model_path / "model.safetensors").read_bytes())
 
 
-def test_an_interrupt_says_how_to_go_on_and_that_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = replace(a_run(), checkpoint=CheckpointSpec(every=1))
+def test_an_interrupt_says_how_to_go_on_and_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Any, list[Any]]
+) -> None:
+    run = run_of(sft(), checkpoint=CheckpointSpec(every=1))
     step, calls = Trainer.step, []
 
     def interrupted(*arguments: Any, **more: Any) -> Any:
@@ -115,20 +96,15 @@ def test_an_interrupt_says_how_to_go_on_and_that_works(tmp_path: Path, monkeypat
         patched.setattr(Trainer, "step", interrupted)
         with pytest.raises(KeyboardInterrupt, match=rf"stopped; go on with: penstock train --resume {tmp_path / 'run'}"):
             launch(run, tmp_path / "run")
-    launch(run, tmp_path / "run", resume=True)
-    launch(run, tmp_path / "whole")
-    models = [tmp_path / name / "model" / "model.safetensors" for name in ("run", "whole")]
-    assert models[0].read_bytes() == models[1].read_bytes()
+    assert model_of(launch(run, tmp_path / "run", resume=True)) == model_of(whole[0])
 
 
 def test_rows_at_hand_travel_in_a_file_of_the_same_rows(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    with travelling(in_processes(penstock.rows(ROWS)), folder) as able:
+    with travelling(in_processes(ROWS), folder) as able:
         source = able.stages[0].data.source
         assert source.startswith(str(folder / "data" / "rows-"))
-        from penstock.data.sources import open_source
-
         before, after = (open_source(DataSpec(source=name), tmp_path) for name in (penstock.rows(ROWS).source, source))
         assert [after[index] for index in range(3)] == ROWS
         assert after.name == before.name
@@ -138,12 +114,12 @@ def test_rows_at_hand_travel_in_a_file_of_the_same_rows(tmp_path: Path) -> None:
 def test_rows_that_cannot_travel_are_refused_by_their_number(tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "a", "when": datetime.date(2026, 1, 1)}]
     with pytest.raises(DataError, match=r"row 3 of the rows at hand cannot go to other processes: .*date"):
-        launch(in_processes(penstock.rows(rows)), tmp_path / "run")
+        launch(in_processes(rows), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_function_of_this_process_only_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    run = in_processes(penstock.rows(ROWS), penstock.reward(lambda sample, columns: 1.0).function)
+    run = in_processes(ROWS, penstock.reward(lambda sample, columns: 1.0).function)
     with pytest.raises(SpecError, match=r"processes that cannot find .*lambda.*define it at the top level of a file"):
         launch(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -160,8 +136,7 @@ def living_classes(package: str) -> list[object]:
 
 def test_a_run_that_is_over_leaves_no_model_and_no_recorded_code_in_memory(tmp_path: Path) -> None:
     """A process that launches run after run, such as a notebook or a benchmark, does not grow."""
-    rows = penstock.rows([{"prompt": "ab", "answer": "b"}, {"prompt": "bc", "answer": "c"}])
-    run = replace(in_processes(rows), runtime="local", threads=1)
+    run = run_of(grpo(data=penstock.rows([{"prompt": "ab", "answer": "b"}, {"prompt": "bc", "answer": "c"}])))
     launch(run, tmp_path / "first")
     models = LanguageModel, DeviceLearner, EmbeddedGenerator, CachePool
     before, classes = {id(one) for one in living(*models)}, len(living_classes("torch.jit"))

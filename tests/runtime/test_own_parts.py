@@ -9,7 +9,7 @@ from pathlib import Path
 import own_parts
 import torch
 from safetensors.torch import load_file
-from test_launch import a_run, in_processes
+from small_runs import grpo, run_of, sft
 
 from penstock.config.parts import DataSpec, ModelSpec
 from penstock.config.roles import processes
@@ -21,9 +21,9 @@ from penstock.runtime.folder import RunFolder
 def with_a_scale(tmp_path: Path) -> Run:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "ab", "completion": "b"}) + "\n")
-    sft = a_run(DataSpec(source=str(rows))).stages[0]
-    scale = own_parts.Scale(name="scale", model=ModelSpec(path="@sft"), data=DataSpec(source=str(rows)))
-    return Run(name="run", stages=(sft, scale), modules=(own_parts.__file__,), device="cpu", threads=1)
+    data = DataSpec(source=str(rows))
+    scale = own_parts.Scale(name="scale", model=ModelSpec(path="@sft"), data=data)
+    return run_of(sft(data=data), scale, modules=(own_parts.__file__,))
 
 
 def test_a_stage_of_ones_own_is_carried_out_and_its_run_read_back(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_stage_of_ones_own_is_carried_out_and_its_run_read_back(tmp_path: Path
 
 
 def test_a_role_of_ones_own_is_among_the_processes_of_runs_that_list_its_module(tmp_path: Path) -> None:
-    made = in_processes(DataSpec(source="rows.jsonl"))
+    made = run_of(grpo(data=DataSpec(source="rows.jsonl")), runtime="procs")
     assert ("letters", "letters-0") not in list(processes(made))
     assert ("letters", "letters-0") in list(processes(replace(made, modules=(own_parts.__file__,))))
     assert ("letters", "letters-0") not in list(processes(with_a_scale(tmp_path)))  # no stage goes through a stream

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_runs import grpo, run_of, sft, told
 
 import published
 from penstock.algos import DPO, GRPO, SFT, BradleyTerry
 from penstock.cli.main import main
 from penstock.config.parts import DataSpec, ModelSpec, Truncate
-from penstock.config.run import Offline, Online, RewardSpec, Run
-from penstock.core.events import read_events
-from penstock.core.types import Sampling
+from penstock.config.run import RewardSpec
 from penstock.models.files import load_text
 from penstock.runtime import launch
 from penstock.runtime.preflight import preflight, shortened
@@ -33,18 +32,19 @@ def data(tmp_path, *rows, **options):
     return DataSpec(source=str(file), chat=True, shuffle=False, **options)
 
 
-def run_of(*stages):
-    return Run(name="run", stages=stages, device="cpu", threads=1)
-
-
 def offline(folder, source, algorithm, **options):
-    return Offline(name="first", model=ModelSpec(path=str(folder)), data=source, algorithm=algorithm, **options)
+    return sft(name="first", model=ModelSpec(path=str(folder)), data=source, algorithm=algorithm, **options)
 
 
 def online(model, source, **options):
     reward = RewardSpec(function="exact_match", options={"column": "completion"})
-    given = {"rewards": (reward,), "algorithm": GRPO(), "samples": 2, "batch": 2, "steps": 9}
-    return Online(name="grpo", model=ModelSpec(path=model), data=source, **given, **options)
+    return grpo(model=ModelSpec(path=model), data=source, rewards=(reward,), steps=9, **options)
+
+
+def looked_at(folder, tmp_path, algorithm, *given, rows=1, **options):
+    """What is found of a stage on these rows."""
+    (stage,) = preflight(run_of(offline(folder, data(tmp_path, *given, **options), algorithm)), tmp_path, rows=rows)
+    return stage
 
 
 def kinds(row):
@@ -52,7 +52,7 @@ def kinds(row):
 
 
 def test_a_chat_row_shows_what_its_template_writes_and_which_tokens_are_trained(folder, tmp_path):
-    (stage,) = preflight(run_of(offline(folder, data(tmp_path), SFT())), tmp_path, rows=2)
+    stage = looked_at(folder, tmp_path, SFT(), rows=2)
     text = load_text(str(folder))
     first = stage.rows[0]
     question = [{"role": "user", "content": "what is 0 + 4"}]
@@ -70,25 +70,25 @@ def test_a_chat_row_shows_what_its_template_writes_and_which_tokens_are_trained(
 
 
 def test_rows_of_a_pair_follow_each_other_with_the_models_log_probs(folder, tmp_path):
-    (stage,) = preflight(run_of(offline(folder, data(tmp_path), DPO())), tmp_path, rows=1)
+    stage = looked_at(folder, tmp_path, DPO())
     assert [row.name for row in stage.rows] == ["row 1, 1 of 2", "row 1, 2 of 2"]
     assert "".join(token.text for token in stage.rows[1].tokens).endswith("no<|eot_id|>")
 
 
 def test_a_reward_model_shows_a_score_for_each_row(folder, tmp_path):
-    (stage,) = preflight(run_of(offline(folder, data(tmp_path), BradleyTerry())), tmp_path, rows=1)
+    stage = looked_at(folder, tmp_path, BradleyTerry())
     assert [np.isfinite(row.facts["score"]) for row in stage.rows] == [True, True]
 
 
 def test_a_cut_row_is_remarked_upon(folder, tmp_path):
-    (stage,) = preflight(run_of(offline(folder, data(tmp_path, LONG, too_long=Truncate(tokens=40)), SFT())), tmp_path, rows=1)
+    stage = looked_at(folder, tmp_path, SFT(), LONG, too_long=Truncate(tokens=40))
     (remark,) = stage.remarks
     assert "row 1 is trained up to" in remark
     assert "no end token" in remark
 
 
 def test_samples_show_rewards_and_the_learners_log_probs_and_later_stages_start_from_earlier_ones(folder, tmp_path):
-    run = run_of(offline(folder, data(tmp_path), SFT()), online("@first", data(tmp_path), sampling=Sampling(max_new_tokens=5)))
+    run = run_of(offline(folder, data(tmp_path), SFT()), online("@first", data(tmp_path), tokens=5))
     _, grpo = preflight(replace(run, runtime="procs"), tmp_path, rows=1)  # in this process all the same
     assert len(grpo.rows) == 2
     for row in grpo.rows:
@@ -109,8 +109,9 @@ def test_a_stage_of_many_minibatches_is_looked_at_as_one(folder, tmp_path):
 def test_a_run_notes_the_remarks_as_it_begins(folder, tmp_path):
     stage = offline(folder, data(tmp_path, LONG, *ROWS[:1], too_long=Truncate(tokens=40)), SFT(), batch=2, steps=2)
     launch(run_of(stage), tmp_path / "run")
-    said = [event for event in read_events(tmp_path / "run" / "events.jsonl") if event.get("what") == "remark"]
-    assert [(event["stage"], event["step"], "no end token" in event["reason"]) for event in said] == [("first", 0, True)]
+    (said,) = told(tmp_path / "run", what="remark")
+    assert (said["stage"], said["step"]) == ("first", 0)
+    assert "no end token" in said["reason"]
 
 
 def test_the_command_prints_every_token_and_its_exit_code_says_whether_all_is_well(capsys, monkeypatch, tmp_path):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import MODEL, grpo, run_of, told
 
 import penstock
 from penstock.algos import GRPO
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.learner import LearnerSpec
-from penstock.config.run import ModelSpec, Online, RewardSpec, Run
+from penstock.config.run import ModelSpec, Run
 from penstock.core.errors import ModelError
-from penstock.core.events import read_events
-from penstock.core.types import Sampling
 from penstock.loops.learn import Trainer
 from penstock.models.experts import ROUTES
 from penstock.models.files import load_model, save_model
@@ -29,21 +27,13 @@ def length(sample: Any, columns: Any) -> float:
     return float(sample.action_T.sum()) + sum(letter in "aeiou" for letter in sample.text)
 
 
-def a_run(model: ModelSpec, **stage: Any) -> Run:
-    grpo = Online(
-        name="grpo",
-        model=model,
-        data=penstock.rows(ROWS),
-        rewards=(RewardSpec(function=f"{__file__}:length"),),
-        algorithm=GRPO(clip=(0.2, 0.28)),
-        learner=LearnerSpec(learning_rate=1e-3, replay_routes=True, share_prefix=True),
-        sampling=Sampling(max_new_tokens=5),
-        samples=3,
-        batch=2,
-        steps=4,
-        max_lag=1,
-    )
-    return Run(name="run", stages=(replace(grpo, **stage),), device="cpu", threads=1, checkpoint=CheckpointSpec(every=1))
+def a_run(model: ModelSpec) -> Run:
+    learner = LearnerSpec(learning_rate=1e-3, replay_routes=True, share_prefix=True)
+    stage = grpo(
+        f"{__file__}:length", tokens=5, model=model, data=penstock.rows(ROWS), algorithm=GRPO(clip=(0.2, 0.28)),
+        learner=learner, samples=3, steps=4, max_lag=1,
+    )  # fmt: skip
+    return run_of(stage, checkpoint=CheckpointSpec(every=1))
 
 
 @pytest.fixture
@@ -60,8 +50,7 @@ def test_a_stage_ends_with_it_and_a_resume_goes_on_with_the_routes(
     folder: ModelSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch(a_run(folder), tmp_path / "whole")
-    steps = [event for event in read_events(tmp_path / "whole" / "events.jsonl") if event["kind"] == "metrics"]
-    assert len(steps) == 4
+    assert len(told(tmp_path / "whole", kind="metrics")) == 4
     inner, seen = Trainer.step, []
 
     def failing(self: Any, units: Any, *given: Any, **named: Any) -> Any:
@@ -82,4 +71,4 @@ def test_a_stage_ends_with_it_and_a_resume_goes_on_with_the_routes(
 
 def test_a_model_without_experts_is_refused_before_its_first_step(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^grpo: Qwen2ForCausalLM has no experts.*; set learner\.replay_routes=false$"):
-        launch(a_run(ModelSpec(layers=1, vocabulary=300, context=32)), tmp_path / "run")
+        launch(a_run(MODEL), tmp_path / "run")

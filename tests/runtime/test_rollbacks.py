@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_runs import run_of, told, values
 from test_skipped_steps import STAGES, infinite
 
 import penstock
 from penstock.ckpt.store import CheckpointStore
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import EvaluationSpec, RewardSpec, Run
-from penstock.core.events import read_events
 from penstock.observe.breakers import LIMITS
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime import launch
@@ -28,14 +28,8 @@ def easy_then_hard(sample: Any, columns: Any, easy: int) -> float:
     return float(number % 10 > 0) if number < easy else float(number % 10 == 0)
 
 
-def run_of(stage: Any, **more: Any) -> Run:
-    return Run(name="run", stages=(stage,), device="cpu", threads=1, checkpoint=CheckpointSpec(every=2, keep=1), **more)
-
-
-def values(folder: Path, name: str) -> dict[int, float]:
-    """A metric by step."""
-    found = [event for event in read_events(folder / "events.jsonl") if event["kind"] == "metrics"]
-    return {event["step"]: event["values"][name] for event in found if name in event["values"]}
+def checkpointed(stage: Any, **fields: Any) -> Run:
+    return run_of(replace(stage, **fields), checkpoint=CheckpointSpec(every=2, keep=1))
 
 
 @pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
@@ -50,22 +44,20 @@ def test_weights_go_back_after_three_steps_that_were_not_finite(
 
     monkeypatch.setattr(DeviceLearner, "load_state", load)
     infinite(4, 5, 6)
-    launch(run_of(replace(stage, steps=10)), tmp_path / "run")
-    alarms = [event for event in read_events(tmp_path / "run/events.jsonl") if event["kind"] == "sentinel"]
-    assert [(alarm["step"], alarm["action"]) for alarm in alarms if alarm["sentinel"] == "non-finite"] == [
-        (5, "skip"), (6, "skip"), (7, "roll back")
-    ]  # fmt: skip
-    (back,) = [alarm for alarm in alarms if alarm["action"] == "roll back"]
+    launch(checkpointed(stage, steps=10), tmp_path / "run")
+    alarms = told(tmp_path / "run", kind="sentinel", sentinel="non-finite")
+    assert [(alarm["step"], alarm["action"]) for alarm in alarms] == [(5, "skip"), (6, "skip"), (7, "roll back")]
+    (back,) = told(tmp_path / "run", kind="sentinel", action="roll back")
     assert "went back to the weights of step 4" in back["message"]
     assert loaded == [4]
-    rates = values(tmp_path / "run", "learning_rate")
+    rates = dict(values(tmp_path / "run", "learning_rate"))
     assert rates[8] == pytest.approx(LIMITS.slower * rates[4])
-    assert max(values(tmp_path / "run", "loss")) == 10
+    assert max(values(tmp_path / "run", "loss"))[0] == 10
 
 
 def test_a_checkpoint_from_amid_trouble_is_not_a_good_one(infinite: Any, tmp_path: Path) -> None:
     infinite(4)
-    launch(run_of(replace(STAGES["online"], steps=6)), tmp_path / "run")
+    launch(checkpointed(STAGES["online"], steps=6), tmp_path / "run")
     good = {entry.position.step: entry.good for entry in CheckpointStore(tmp_path / "run/checkpoints").entries()}
     assert good == {4: True, 6: False}
 
@@ -78,27 +70,28 @@ def test_a_stage_that_is_over_early_is_evaluated_saved_and_finished(tmp_path: Pa
         sentinels.over = len(sentinels._first) == 3
 
     monkeypatch.setattr(Sentinels, "remember", remember)
-    stage = STAGES["online"]
     held_out = EvaluationSpec(
         data=penstock.rows([{"prompt": "ab", "answer": "b"}]), rewards=(RewardSpec(function="exact_match"),), every=100
     )
-    result = launch(run_of(replace(stage, steps=10, evaluation=held_out)), tmp_path / "run")
-    assert max(values(tmp_path / "run", "loss")) == 3
-    assert sorted(values(tmp_path / "run", "evaluation/reward")) == [0, 3]
+    run = checkpointed(STAGES["online"], steps=10, evaluation=held_out)
+    result = launch(run, tmp_path / "run")
+    assert max(values(tmp_path / "run", "loss"))[0] == 3
+    assert [step for step, _ in values(tmp_path / "run", "evaluation/reward")] == [0, 3]
     assert result.model_path.exists()
-    assert (
-        launch(run_of(replace(stage, steps=10, evaluation=held_out)), tmp_path / "run", resume=True).summary == result.summary
-    )
+    assert launch(run, tmp_path / "run", resume=True).summary == result.summary
 
 
 def test_harder_data_take_weights_back_once_and_then_are_what_batches_are_compared_with(tmp_path: Path) -> None:
     rows = penstock.rows([{"prompt": "ab", "number": number} for number in range(200)])
     reward = RewardSpec(function=f"{Path(__file__)}:easy_then_hard", options={"easy": 80})
-    stage = replace(STAGES["online"], data=replace(rows, shuffle=False), rewards=(reward,), batch=4, steps=45)
-    launch(run_of(stage), tmp_path / "run")
-    known = [event for event in read_events(tmp_path / "run/events.jsonl") if event["kind"] == "sentinel"]
-    alarms = [(event["state"], event["action"]) for event in known if event["sentinel"] == "reward fall"]
-    assert alarms == [("tripped", "roll back"), ("tripped", "skip"), ("tripped", "")]
-    rates, skipped = values(tmp_path / "run", "learning_rate"), values(tmp_path / "run", "steps/skipped")
-    assert len(skipped) == LIMITS.doubted - 1
+    run = checkpointed(STAGES["online"], data=replace(rows, shuffle=False), rewards=(reward,), batch=4, steps=45)
+    launch(run, tmp_path / "run")
+    alarms = told(tmp_path / "run", kind="sentinel", sentinel="reward fall")
+    assert [(event["state"], event["action"]) for event in alarms] == [
+        ("tripped", "roll back"),
+        ("tripped", "skip"),
+        ("tripped", ""),
+    ]
+    rates = dict(values(tmp_path / "run", "learning_rate"))
+    assert len(dict(values(tmp_path / "run", "steps/skipped"))) == LIMITS.doubted - 1
     assert rates[45] == pytest.approx(rates[20])
