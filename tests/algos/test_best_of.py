@@ -54,12 +54,6 @@ def test_many_samples_do_not_overflow():
     assert best_of_k(range(2000), range(2000), 1) == pytest.approx(999.5)
 
 
-def test_the_order_of_samples_does_not_matter():
-    score, value = np.array([3.0, 1.0, 1.0, 2.0]), np.array([0.1, 0.5, 0.9, 0.2])
-    turned = np.array([2, 0, 3, 1])
-    assert best_of_k(score, value, 2) == pytest.approx(best_of_k(score[turned], value[turned], 2))
-
-
 @pytest.mark.parametrize("k", [0, 3])
 def test_more_than_there_are_is_undefined(k):
     with pytest.raises(TrainingError, match="undefined"):

@@ -52,20 +52,6 @@ def test_a_loss_by_hand(function, found, aim, options, loss):
     assert made.item() == pytest.approx(loss)
 
 
-def test_the_minimum_of_the_expectile_loss_is_the_expectile():
-    # Of 0 and 1: (1 - τ) · v = τ · (1 - v), so v = τ.
-    value = tensor(0.8, 0.8).requires_grad_()
-    expectile_loss(value, tensor(0.0, 1.0), TWO, expectile=0.8, denominator=2).backward()
-    assert value.grad.sum().item() == pytest.approx(0.0)
-
-
-def test_the_conservative_gradient_is_softmax_less_the_action_taken():
-    q_V = tensor(0.5, -1.0, 2.0).requires_grad_()
-    conservative_loss(q_V[1].expand(1, 1), q_V.logsumexp(-1).expand(1, 1), ONE, denominator=1).backward()
-    expected = q_V.detach().softmax(-1) - tensor(0.0, 1.0, 0.0)
-    torch.testing.assert_close(q_V.grad, expected)
-
-
 @pytest.mark.parametrize(
     ("advantage", "scale", "weight"),
     [(0.0, 1.0, 1.0), (math.log(2), 2.0, 4.0), (-math.log(2), 1.0, 0.5), (100.0, 1.0, 20.0), (5.0, 0.0, 1.0)],

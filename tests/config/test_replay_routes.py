@@ -37,23 +37,17 @@ def test_the_embedded_engine_says_them():
     assert Run(name="run", stages=(STAGE,), roles=RolesSpec(engine=Embedded())).stages[0].replays_routes
 
 
-SPLIT = r"^replay_routes names the experts of all tokens .* or replay_routes=false$"
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"strategy": FSDP2(tensor_parallel=2)}, SPLIT),
-        ({"strategy": FSDP2(sequence_parallel=2)}, SPLIT),
-        ({"unfrozen_layers": 1}, r"^replay_routes: .* on the frozen blocks .*; set unfrozen_layers=-1$"),
-    ],
-    ids=["split weights", "split sequences", "frozen blocks"],
-)
-def test_a_learner_that_cannot_replay_is_refused(more, message):
-    with pytest.raises(SpecError, match=message):
-        LearnerSpec(replay_routes=True, **more)
-
-
 def test_an_offline_stage_has_none():
     with pytest.raises(SpecError, match=r"^sft: nobody recorded the routes of given texts; set learner\.replay_routes=false"):
         Offline(name="sft", model=ModelSpec(), data=DATA, algorithm=SFT(), learner=REPLAY)
+
+
+@pytest.mark.parametrize("split", [{"tensor_parallel": 2}, {"sequence_parallel": 2}], ids=str)
+def test_a_split_micro_batch_is_refused(split):
+    with pytest.raises(SpecError, match=r"^replay_routes names the experts of all tokens .* or replay_routes=false$"):
+        LearnerSpec(replay_routes=True, strategy=FSDP2(**split))
+
+
+def test_frozen_blocks_are_refused():
+    with pytest.raises(SpecError, match=r"^replay_routes: .* on the frozen blocks .*; set unfrozen_layers=-1$"):
+        LearnerSpec(replay_routes=True, unfrozen_layers=1)

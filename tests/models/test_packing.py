@@ -1,8 +1,5 @@
 """The packing gives back exactly the rows that went in, under its budget, with little waste."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -235,15 +232,8 @@ def test_fields_over_actions_may_have_further_axes():
         lay_out([(row([1, 2], [1], noise=one[:1]), row([1, 2], [1], noise=two[:, :2]))], 100, True)
 
 
-def word_problem_lengths():
-    """Prompt and completion lengths in tokens: grade-school word problems where they are at hand, else lognormal."""
-    path = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "gsm8k" / "train.jsonl"
-    if path.is_file():
-        with open(path, encoding="utf-8") as lines:
-            read = [json.loads(line) for line in lines]
-        return np.array([[int(1.3 * len(r[c].split())) + 1 for c in ("question", "answer")] for r in read])
-    drawn = np.random.default_rng(0).lognormal(mean=(4.0, 4.1), sigma=(0.40, 0.47), size=(7000, 2))
-    return drawn.astype(int) + 1
+LENGTHS = np.random.default_rng(0).lognormal(mean=(4.0, 4.1), sigma=(0.40, 0.47), size=(7000, 2)).astype(int) + 1
+"""Tokens of a prompt and of a completion, as grade-school word problems have them."""
 
 
 def samples(generator, lengths, group):
@@ -257,7 +247,7 @@ def samples(generator, lengths, group):
 def test_micro_batches_are_filled_whatever_the_lengths_of_their_rows(units):
     """Each has no room for the next row: no more of them than the tokens need, but for the end of the last."""
     generator = np.random.default_rng(units)
-    chosen = [samples(generator, lengths, 1) for lengths in generator.permutation(word_problem_lengths())[:units]]
+    chosen = [samples(generator, lengths, 1) for lengths in generator.permutation(LENGTHS)[:units]]
     sizes = [len(batch.tokens_N) for batch in lay_out(chosen, 4096, True)]
     longest = max(len(item.tokens_T) for (item,) in chosen)
     assert all(4096 - longest < size <= 4096 for size in sizes[:-1])
@@ -266,6 +256,6 @@ def test_micro_batches_are_filled_whatever_the_lengths_of_their_rows(units):
 
 def test_prompts_of_groups_are_packed_once():
     generator = np.random.default_rng(0)
-    chosen = generator.permutation(word_problem_lengths())[:64]
+    chosen = generator.permutation(LENGTHS)[:64]
     batches = lay_out([samples(generator, lengths, 8) for lengths in chosen], 4096, True)
     assert sum(len(batch.tokens_N) for batch in batches) < 0.7 * sum(int(batch.length_B.sum()) for batch in batches)
