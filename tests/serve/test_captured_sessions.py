@@ -3,21 +3,15 @@
 import httpx
 import pytest
 
-import tiny_models
-from penstock.models.files import save_model
-from serving import BEARER, TOKEN, Process
+from serving import BEARER, Process
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def web(tmp_path_factory, text):
-    made = tmp_path_factory.mktemp("captured")
-    save_model(tiny_models.build("qwen2", text), made / "model-of-tests")
-    (made / "token").touch(0o600)
-    (made / "token").write_text(TOKEN + "\n")
-    server = Process(str(made / "model-of-tests"), "--port", "0", "--token-file", str(made / "token"), "--capture", "hermes")
+def web(words):
+    server = Process(*words, "--capture", "hermes")
     with httpx.Client(base_url=server.url, headers=BEARER, timeout=60) as client:
         yield client
     assert server.end() == 0
@@ -52,5 +46,5 @@ def test_a_session_without_a_call_and_one_that_is_not_there_are_refused(web):
 def test_a_session_needs_the_servers_token_and_its_calls_the_sessions_key(web):
     assert web.post("/sessions", json={}, headers={"Authorization": "Bearer no"}).status_code == 401
     opened = web.post("/sessions", json={}).json()
-    body = {"model": "any", "messages": [{"role": "user", "content": "3"}]}
-    assert web.post(f"{opened['base_url']}/chat/completions", json=body).status_code == 401
+    asked = {"model": "any", "messages": [{"role": "user", "content": "3"}]}
+    assert web.post(f"{opened['base_url']}/chat/completions", json=asked).status_code == 401

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
+from raw_http import post_of
 
 from penstock.core.errors import DataError, SpecError
 from penstock.serve.guard import Access
 from penstock.web.guard import is_loopback, read_secret
-from serving import BEARER, TOKEN
+from serving import TOKEN
 
 KEY = "a key that may only generate".replace(" ", "-")
 ASKED = {"prompt": "3 + 4", "max_tokens": 3}
@@ -21,68 +22,52 @@ def bearer(secret):
     return {"Authorization": f"Bearer {secret}"}
 
 
-def statuses(ask, access, headers, wanted):
-    async def scenario(client, service):
+async def statuses(serve, access, headers, wanted):
+    async with serve(access, {}) as (client, _):
         return [(await client.request(method, path, json={}, headers=headers)).status_code for method, path in wanted]
-
-    return ask(scenario, access, {})
 
 
 WRONG = [{}, bearer("wrong-wrong-wrong-wrong"), {"Authorization": "Bearer"}, {"Authorization": TOKEN}, bearer(KEY)]
 
 
 @pytest.mark.parametrize("headers", WRONG)
-def test_nothing_is_changed_without_the_token(ask, headers):
-    assert statuses(ask, Access(token=TOKEN, key=KEY), headers, CHANGES) == [401] * len(CHANGES)
+async def test_nothing_is_changed_without_the_token(serve, headers):
+    assert await statuses(serve, Access(token=TOKEN, key=KEY), headers, CHANGES) == [401] * len(CHANGES)
 
 
-def test_without_a_token_nothing_can_be_changed_at_all(ask):
-    assert statuses(ask, Access(), {}, CHANGES) == [403] * len(CHANGES)
+async def test_without_a_token_nothing_can_be_changed_at_all(serve):
+    assert await statuses(serve, Access(), {}, CHANGES) == [403] * len(CHANGES)
 
 
 @pytest.mark.parametrize(("secret", "status"), [(TOKEN, 200), (KEY, 200), ("neither-of-the-two", 401), (TOKEN[:-1], 401)])
-def test_generating_takes_the_token_or_the_key(ask, secret, status):
-    async def scenario(client, service):
-        return (await client.post("/v1/completions", json=ASKED, headers=bearer(secret))).status_code
-
-    assert ask(scenario, Access(token=TOKEN, key=KEY), {}) == status
+async def test_generating_takes_the_token_or_the_key(serve, secret, status):
+    async with serve(Access(token=TOKEN, key=KEY), {}) as (client, _):
+        assert (await client.post("/v1/completions", json=ASKED, headers=bearer(secret))).status_code == status
 
 
-def test_health_is_open_and_generating_is_where_there_is_no_secret(ask):
-    async def scenario(client, service):
-        return [(await client.get("/health")).json()["status"], (await client.post("/v1/completions", json=ASKED)).status_code]
-
-    assert ask(scenario, Access(), {}) == ["ok", 200]
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", ""])
-def test_a_name_that_is_not_this_machines_is_refused(ask, host):
-    async def scenario(client, service):
-        return (await client.get("/health", headers={"Host": host})).status_code
-
-    assert ask(scenario) == 421
+async def test_health_is_open_and_generating_is_where_there_is_no_secret(serve):
+    async with serve(Access(), {}) as (client, _):
+        assert (await client.get("/health")).json()["status"] == "ok"
+        assert (await client.post("/v1/completions", json=ASKED)).status_code == 200
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:99", "127.0.0.1:1", "[::1]:5"])
-def test_names_of_this_machine_are_taken(ask, host):
-    async def scenario(client, service):
-        return (await client.get("/health", headers={"Host": host})).status_code
-
-    assert ask(scenario) == 200
+REFUSED = ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "10.0.0.1", "")
+TAKEN = ("localhost", "localhost:99", "127.0.0.1:1", "[::1]:5")
 
 
-def test_pages_of_other_sites_are_refused(ask):
-    async def scenario(client, service):
-        own = str(client.base_url).rstrip("/")
+async def test_names_of_this_machine_are_taken_and_others_are_refused(serve):
+    async with serve() as (client, _):
+        found = {host: (await client.get("/health", headers={"Host": host})).status_code for host in (*REFUSED, *TAKEN)}
+    assert found == dict.fromkeys(REFUSED, 421) | dict.fromkeys(TAKEN, 200)
+
+
+async def test_pages_of_other_sites_are_refused(serve):
+    async with serve() as (client, _):
+        origins = ("https://evil.example", "null", str(client.base_url).rstrip("/"))
+        answers = [await client.post("/v1/completions", json=ASKED, headers={"Origin": origin}) for origin in origins]
+        assert [answer.status_code for answer in answers] == [403, 403, 200]
         plain = {"Content-Type": "text/plain"}
-        return [
-            (await client.post("/v1/completions", json=ASKED, headers={"Origin": "https://evil.example"})).status_code,
-            (await client.post("/v1/completions", json=ASKED, headers={"Origin": "null"})).status_code,
-            (await client.post("/v1/completions", content=b'{"prompt": "x"}', headers=plain)).status_code,
-            (await client.post("/v1/completions", json=ASKED, headers={"Origin": own})).status_code,
-        ]
-
-    assert ask(scenario) == [403, 403, 415, 200]
+        assert (await client.post("/v1/completions", content=b'{"prompt": "x"}', headers=plain)).status_code == 415
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.0.7", "::", "node-3", ""])
@@ -98,28 +83,29 @@ def test_loopback_is_told_by_address_or_name(host, own):
     assert is_loopback(host) == own
 
 
+def secret_file(tmp_path, content, mode=0o600):
+    (tmp_path / "token").touch(mode)
+    (tmp_path / "token").write_bytes(content)
+    (tmp_path / "token").chmod(mode)
+    return str(tmp_path / "token")
+
+
 def test_a_secret_is_the_one_line_of_its_file(tmp_path):
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_text(f"{TOKEN}\n")
-    assert read_secret(str(tmp_path / "token")) == TOKEN
+    assert read_secret(secret_file(tmp_path, f"{TOKEN}\n".encode())) == TOKEN
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"short\n", b"two lines of some\nlength each\n", b"with spaces in it, long\n", b"\xff" * 40]
 )
 def test_a_file_that_holds_no_secret_is_refused(tmp_path, content):
-    (tmp_path / "token").touch(0o600)
-    (tmp_path / "token").write_bytes(content)
     with pytest.raises(DataError, match="openssl rand"):
-        read_secret(str(tmp_path / "token"))
+        read_secret(secret_file(tmp_path, content))
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604])
 def test_a_secret_that_others_can_read_is_refused(tmp_path, mode):
-    (tmp_path / "token").write_text(f"{TOKEN}\n")
-    (tmp_path / "token").chmod(mode)
     with pytest.raises(DataError, match="chmod 600"):
-        read_secret(str(tmp_path / "token"))
+        read_secret(secret_file(tmp_path, f"{TOKEN}\n".encode(), mode))
 
 
 def test_a_missing_secret_file_is_named(tmp_path):
@@ -139,70 +125,38 @@ async def raw(client, *parts, wait=5.0):
         writer.close()
 
 
-def head(length):
-    lines = ["POST /v1/completions HTTP/1.1", "Host: localhost", f"Authorization: Bearer {TOKEN}",
-             "Content-Type: application/json", f"Content-Length: {length}"]  # fmt: skip
-    return "".join(f"{line}\r\n" for line in [*lines, ""]).encode()
+async def test_what_is_no_http_or_a_head_without_end_is_answered_and_closed(serve):
+    endless = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000
+    async with serve() as (client, _):
+        for garbage in (b"\x00\xff" * 100 + b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01hello\r\n\r\n", endless):
+            assert (await raw(client, garbage)).startswith(b"HTTP/1.1 400"), garbage[:20]
+            assert (await client.get("/health")).status_code == 200
 
 
-@pytest.mark.parametrize("garbage", [b"\x00\xff" * 100 + b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01hello\r\n\r\n"])
-def test_what_is_no_http_is_answered_and_closed(ask, garbage):
-    async def scenario(client, service):
-        said = await raw(client, garbage)
-        return said, (await client.get("/health")).status_code
-
-    said, status = ask(scenario)
-    assert said.startswith(b"HTTP/1.1 400")
-    assert status == 200
+async def test_a_body_that_is_no_object_is_refused(serve):
+    async with serve() as (client, _):
+        for body in (b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"temperature": NaN}', b'{"a":' * 5000, b"null"):
+            answer = await client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error"), body[:20]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"temperature": NaN}', b'{"a":' * 5000, b"null"])
-def test_a_body_that_is_no_object_is_refused(ask, body):
-    async def scenario(client, service):
-        answer = await client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
-        return answer.status_code, answer.json()["error"]["type"]
-
-    assert ask(scenario) == (400, "invalid_request_error")
-
-
-def test_a_large_body_is_refused_by_its_length_and_by_its_bytes(ask):
-    async def scenario(client, service):
-        declared = await raw(client, head(10**12))
-        chunk = f"{25_000:x}\r\n".encode() + b" " * 25_000 + b"\r\n"
-        chunked = await raw(client, head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"), chunk)
-        return declared, chunked
-
-    declared, chunked = ask(scenario, body_bytes=20_000)
-    assert declared.startswith(b"HTTP/1.1 413")
-    assert chunked.startswith(b"HTTP/1.1 413")
+async def test_a_large_body_is_refused_by_its_length_and_by_its_bytes(serve):
+    chunk = f"{25_000:x}\r\n".encode() + b" " * 25_000 + b"\r\n"
+    chunked = post_of(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    async with serve(body_bytes=20_000) as (client, _):
+        assert (await raw(client, post_of(10**12))).startswith(b"HTTP/1.1 413")
+        assert (await raw(client, chunked, chunk)).startswith(b"HTTP/1.1 413")
 
 
-def test_a_client_that_sends_no_body_is_let_go(ask):
-    async def scenario(client, service):
-        return await raw(client, head(100), b'{"prom')
-
-    assert ask(scenario, body_seconds=0.1).startswith(b"HTTP/1.1 408")
-
-
-def test_a_client_that_sends_no_request_is_let_go(ask):
-    async def scenario(client, service):
-        return await raw(client), await raw(client, b"POST /v1/comple"), await raw(client, head(10)[:-2])
-
-    assert ask(scenario, head_seconds=0.1) == (b"", b"", b"")
+async def test_a_client_that_sends_no_body_or_no_request_is_let_go(serve):
+    async with serve(body_seconds=0.1, head_seconds=0.1) as (client, _):
+        assert (await raw(client, post_of(100), b'{"prom')).startswith(b"HTTP/1.1 408")
+        for unsent in ((), (b"POST /v1/comple",), (post_of(10)[:-2],)):
+            assert await raw(client, *unsent) == b""
 
 
-def test_a_head_without_end_is_refused(ask):
-    async def scenario(client, service):
-        return await raw(client, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000)
-
-    assert ask(scenario).startswith(b"HTTP/1.1 400")
-
-
-def test_paths_and_methods_that_are_not_there_are_refused_in_the_same_shape(ask):
-    async def scenario(client, service):
-        return await client.get("/nothing"), await client.get("/pause"), await client.delete("/v1/models")
-
-    answers = ask(scenario)
+async def test_paths_and_methods_that_are_not_there_are_refused_in_the_same_shape(serve):
+    async with serve() as (client, _):
+        answers = [await client.get("/nothing"), await client.get("/pause"), await client.delete("/v1/models")]
     assert [answer.status_code for answer in answers] == [404, 405, 405]
     assert all(answer.json()["error"]["message"] for answer in answers)
-    assert BEARER["Authorization"].endswith(TOKEN)

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import gc
 import io
-import json
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
@@ -45,38 +45,37 @@ def text(words: str) -> dict:
     return {"type": "text", "text": words}
 
 
-def served(scenario, model=None, limits=None, **more):
-    """The result of an async scenario over (http client, service) of a model of media."""
+def service_with_media(model=None, limits=None):
+    service = service_of(model or seeing.built())
+    service.media = service.text.store = RequestMedia(limits)
+    return service
 
-    async def over():
-        service = service_of(model or seeing.built(), **more)
-        service.media = service.text.store = RequestMedia(limits)
-        async with (
-            serving(service) as url,
-            httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30, trust_env=False, verify=False) as client,
-        ):
-            return await asyncio.wait_for(scenario(client, service), 60)
 
-    return asyncio.run(over())
+@asynccontextmanager
+async def serving_media(model=None, limits=None):
+    """An http client of a server of a model of media, and its service."""
+    service = service_with_media(model, limits)
+    async with (
+        serving(service) as url,
+        httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30, trust_env=False, verify=False) as client,
+    ):
+        yield client, service
 
 
 def chat(*parts, **more) -> dict:
     return {"messages": [{"role": "user", "content": list(parts)}], "max_tokens": 6, "seed": 3, **more}
 
 
-def asked(parts, model=None, limits=None, **more):
+async def asked(parts, model=None, limits=None, **more):
     """(status, body) of a chat."""
-
-    async def scenario(client, service):
+    async with serving_media(model, limits) as (client, _):
         answer = await client.post("/v1/chat/completions", json=chat(*parts, **more))
-        return answer.status_code, answer.json()
-
-    return served(scenario, model, limits)
+    return answer.status_code, answer.json()
 
 
-def test_log_probs_of_an_answer_to_a_picture_are_those_of_transformers():
+async def test_log_probs_of_an_answer_to_a_picture_are_those_of_transformers():
     model, pixels = seeing.built(), seeing.picture((16, 24))
-    status, body = asked([text("what is "), image(png(pixels)), text("?")], model, logprobs=True, return_token_ids=True)
+    status, body = await asked([text("what is "), image(png(pixels)), text("?")], model, logprobs=True, return_token_ids=True)
     assert status == 200, body
     (choice,), tokens = body["choices"], body["prompt_token_ids"]
     rendered = model.text.render_chat([{"role": "user", "content": "what is <image>?"}])
@@ -91,52 +90,44 @@ def test_log_probs_of_an_answer_to_a_picture_are_those_of_transformers():
     np.testing.assert_allclose([one["logprob"] for one in choice["logprobs"]["content"]], wanted, atol=1e-4)
 
 
-def test_openais_client_sends_pictures_and_reads_a_stream():
+async def test_openais_client_sends_pictures_and_reads_a_stream():
     parts = [image(png(seeing.picture())), text("what is it?"), image(png(seeing.picture(seed=1)), detail="auto")]
-
-    async def over():
-        service = service_of(seeing.built())
-        service.media = service.text.store = RequestMedia()
-        async with serving(service) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0) as client:
-            given = {"model": "tiny", "max_tokens": 8, "seed": 4, "messages": [{"role": "user", "content": parts}]}
-            whole = await client.chat.completions.create(**given)
-            pieces = [one async for one in await client.chat.completions.create(**given, stream=True)]
-            with pytest.raises(BadRequestError, match="cannot be decoded"):
-                await client.chat.completions.create(**{**given, "messages": chat(image(b"no picture"))["messages"]})
-            return whole.choices[0].message.content, "".join(one.choices[0].delta.content or "" for one in pieces)
-
-    whole, streamed = asyncio.run(over())
-    assert whole == streamed
+    async with (
+        serving(service_with_media()) as url,
+        AsyncOpenAI(base_url=f"{url}/v1", api_key=TOKEN, max_retries=0) as client,
+    ):
+        given = {"model": "tiny", "max_tokens": 8, "seed": 4, "messages": [{"role": "user", "content": parts}]}
+        whole = await client.chat.completions.create(**given)
+        pieces = [one async for one in await client.chat.completions.create(**given, stream=True)]
+        with pytest.raises(BadRequestError, match="cannot be decoded"):
+            await client.chat.completions.create(**{**given, "messages": chat(image(b"no picture"))["messages"]})
+    assert whole.choices[0].message.content == "".join(one.choices[0].delta.content or "" for one in pieces)
 
 
-def test_the_same_words_with_another_picture_have_another_answer():
-    async def scenario(client, service):
-        bodies = [chat(image(png(seeing.picture(seed=seed))), text("what?"), logprobs=True) for seed in (1, 2, 1)]
+async def test_the_same_words_with_another_picture_have_another_answer():
+    bodies = [chat(image(png(seeing.picture(seed=seed))), text("what?"), logprobs=True) for seed in (1, 2, 1)]
+    async with serving_media() as (client, _):
         answers = await asyncio.gather(*(client.post("/v1/chat/completions", json=body) for body in bodies))
-        return [[one["logprob"] for one in answer.json()["choices"][0]["logprobs"]["content"]] for answer in answers]
-
-    first, other, again = served(scenario)
+    first, other, again = ([one["logprob"] for one in answer.json()["choices"][0]["logprobs"]["content"]] for answer in answers)
     np.testing.assert_allclose(first, again, atol=5e-5)
     assert abs(first[0] - other[0]) > 1e-3
 
 
-def test_a_sound_is_heard():
+async def test_a_sound_is_heard():
     model = seeing.of_kind("qwen2_audio")
     content, _ = wav_of(seeing.sound(0.4))
-    status, body = asked([audio(content), text("which note?")], model, return_token_ids=True)
+    status, body = await asked([audio(content), text("which note?")], model, return_token_ids=True)
     assert status == 200, body
     (pad,) = model.text.processor.pads.values()
     assert body["prompt_token_ids"].count(pad) == 5  # 800 samples are 20 features, 10 frames
 
 
-def test_media_are_let_go_with_their_request():
-    async def scenario(client, service):
+async def test_media_are_let_go_with_their_request():
+    async with serving_media() as (client, service):
         (await client.post("/v1/chat/completions", json=chat(image(png(seeing.picture())), text("?")))).raise_for_status()
         await asyncio.sleep(0)
         gc.collect()
-        return len(service.media._held)
-
-    assert served(scenario) == 0
+        assert len(service.media._held) == 0
 
 
 BOMB = png(np.zeros((200, 200, 3), np.uint8))
@@ -167,31 +158,29 @@ Image.fromarray(seeing.picture()).save(GIF, "GIF", save_all=True, append_images=
         ("words", "parts are of type text, image_url or input_audio"),
     ],
 )
-def test_bad_media_are_a_bad_request_in_one_line(part, message):
-    status, body = asked([part, text("?")], limits=MediaLimits(pixels=10_000, file_bytes=6_000))
+async def test_bad_media_are_a_bad_request_in_one_line(part, message):
+    status, body = await asked([part, text("?")], limits=MediaLimits(pixels=10_000, file_bytes=6_000))
     assert status == 400
     assert message in body["error"]["message"]
     assert "\n" not in body["error"]["message"]
 
 
-def test_a_request_has_so_many_media_at_most():
-    status, body = asked([image(png(seeing.picture()))] * 3, limits=MediaLimits(count=2))
+async def test_a_request_has_so_many_media_at_most():
+    status, body = await asked([image(png(seeing.picture()))] * 3, limits=MediaLimits(count=2))
     assert (status, body["error"]["message"]) == (400, "3 images and sounds; a request takes 2")
 
 
-def test_a_sound_that_would_be_huge_at_the_models_rate_is_refused_before():
+async def test_a_sound_that_would_be_huge_at_the_models_rate_is_refused_before():
     slow = wav_of(seeing.Sound(np.zeros(4000, np.float32), 1))[0]
-    status, body = asked([audio(slow), text("?")], seeing.of_kind("qwen2_audio"))
+    status, body = await asked([audio(slow), text("?")], seeing.of_kind("qwen2_audio"))
     assert (status, "it lasts 4000.00 s" in body["error"]["message"]) == (400, True)
 
 
-def test_a_server_of_a_model_that_reads_text_alone_says_so(ask):
-    async def scenario(client, service):
+async def test_a_server_of_a_model_that_reads_text_alone_says_so(serve):
+    async with serve() as (client, _):
         answer = await client.post("/v1/chat/completions", json=chat(image(png(seeing.picture()))))
-        return answer.status_code, answer.json()["error"]
-
-    status, error = ask(scenario)
-    assert (status, error["param"]) == (400, "messages[0].content[0]")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "messages[0].content[0]")
     assert "reads text alone (it was started without --media)" in error["message"]
 
 
@@ -212,26 +201,22 @@ def gallery() -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
 
 
-def test_images_are_fetched_from_hosts_that_are_allowed_and_go_nowhere_else():
-    async def over():
-        async with running(gallery()) as pictures:
-            host = pictures.removeprefix("http://")
-            service = service_of(seeing.built())
-            service.media = service.text.store = RequestMedia(MediaLimits(hosts=(host,), file_bytes=10_000))
-            found = []
-            async with serving(service) as url, httpx.AsyncClient(base_url=url, headers=BEARER, timeout=30) as client:
-                for address in (f"{pictures}/picture", f"{pictures}/elsewhere", f"{pictures}/large", "http://127.0.0.1:1/x"):
-                    part = {"type": "image_url", "image_url": {"url": address}}
-                    answer = await client.post("/v1/chat/completions", json=chat(part, text("what?"), return_token_ids=True))
-                    found.append((answer.status_code, json.dumps(answer.json())))
-            return service.text.processor.pads["image"], found
-
-    pad, (one, led, large, other) = asyncio.run(over())
-    assert one[0] == 200
-    assert json.loads(one[1])["prompt_token_ids"].count(pad) == 9
-    assert (led[0], "answers with status 307" in led[1]) == (400, True)
-    assert (large[0], "has more than 10000 bytes" in large[1]) == (400, True)
-    assert (other[0], "images are fetched from 127.0.0.1" in other[1]) == (400, True)
+async def test_images_are_fetched_from_hosts_that_are_allowed_and_go_nowhere_else():
+    async with running(gallery()) as pictures:
+        limits = MediaLimits(hosts=(pictures.removeprefix("http://"),), file_bytes=10_000)
+        answers = []
+        async with serving_media(limits=limits) as (client, service):
+            for address in (f"{pictures}/picture", f"{pictures}/elsewhere", f"{pictures}/large", "http://127.0.0.1:1/x"):
+                part = {"type": "image_url", "image_url": {"url": address}}
+                body = chat(part, text("what?"), return_token_ids=True)
+                answers.append(await client.post("/v1/chat/completions", json=body))
+    one, *refused = answers
+    assert one.status_code == 200
+    assert one.json()["prompt_token_ids"].count(service.text.processor.pads["image"]) == 9
+    messages = ("answers with status 307", "has more than 10000 bytes", "images are fetched from 127.0.0.1")
+    for answer, message in zip(refused, messages, strict=True):
+        assert answer.status_code == 400
+        assert message in answer.text
 
 
 @pytest.mark.slow

@@ -14,15 +14,20 @@ PROMPT = {"model": "tiny", "prompt": "3 + 4 =", "max_tokens": 12, "seed": 5}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "3 + 4"}], "max_tokens": 12, "seed": 5}
 
 
-def completion(ask, *asked, **fields):
-    """(status, body) of a completion, or of several of one server."""
+async def posted(serve, path, bodies, **limits):
+    """The answers of one server to bodies."""
+    async with serve(**limits) as (client, _):
+        return [await client.post(path, json=body) for body in bodies]
 
-    async def scenario(client, service):
-        answers = [await client.post("/v1/completions", json=PROMPT | one) for one in (asked or (fields,))]
-        return [(answer.status_code, answer.json()) for answer in answers]
 
-    found = ask(scenario)
-    return found if asked else found[0]
+async def completions(serve, *changes, **limits):
+    """The answers to the usual prompt with each of these changes."""
+    return await posted(serve, "/v1/completions", [PROMPT | change for change in changes], **limits)
+
+
+async def chosen(serve, *changes):
+    """The choices of completions."""
+    return [answer.json()["choices"] for answer in await completions(serve, *changes)]
 
 
 async def streamed(client, path, body):
@@ -33,9 +38,10 @@ async def streamed(client, path, body):
     return [json.loads(line) for line in lines[:-1]], lines[-1]
 
 
-def test_a_completion_has_the_shape_that_clients_know(ask):
-    status, body = completion(ask)
-    assert (status, body["object"], body["model"]) == (200, "text_completion", "tiny")
+async def test_a_completion_has_the_shape_that_clients_know(serve):
+    (answer,) = await completions(serve, {})
+    body = answer.json()
+    assert (answer.status_code, body["object"], body["model"]) == (200, "text_completion", "tiny")
     (choice,) = body["choices"]
     assert choice["index"] == 0
     assert choice["finish_reason"] in ("stop", "length")
@@ -43,68 +49,62 @@ def test_a_completion_has_the_shape_that_clients_know(ask):
     assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + body["usage"]["completion_tokens"]
 
 
-def test_tokens_go_in_and_come_out(ask, text):
+async def test_tokens_go_in_and_come_out(serve, text):
     tokens = text.encode("3 + 4 =")
-    (_, by_text), (_, by_tokens) = completion(ask, {"return_token_ids": True}, {"prompt": tokens, "return_token_ids": True})
-    assert by_text["choices"] == by_tokens["choices"]
-    assert by_tokens["choices"][0]["prompt_token_ids"] == tokens
-    assert text.decode(by_tokens["choices"][0]["token_ids"]) == by_tokens["choices"][0]["text"]
+    by_text, by_tokens = await chosen(serve, {"return_token_ids": True}, {"prompt": tokens, "return_token_ids": True})
+    assert by_text == by_tokens
+    assert by_tokens[0]["prompt_token_ids"] == tokens
+    assert text.decode(by_tokens[0]["token_ids"]) == by_tokens[0]["text"]
 
 
-def test_several_prompts_and_samples_stand_in_order(ask):
-    (_, body), (_, alone) = completion(ask, {"prompt": ["3 + 4 =", "12 - 5 ="], "n": 2}, {"n": 2})
-    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2, 3]
-    assert [c["text"] for c in body["choices"][:2]] == [c["text"] for c in alone["choices"]]
-    assert body["choices"][0]["text"] != body["choices"][1]["text"]
+async def test_several_prompts_and_samples_stand_in_order(serve):
+    both, alone = await chosen(serve, {"prompt": ["3 + 4 =", "12 - 5 ="], "n": 2}, {"n": 2})
+    assert [choice["index"] for choice in both] == [0, 1, 2, 3]
+    assert [choice["text"] for choice in both[:2]] == [choice["text"] for choice in alone]
+    assert both[0]["text"] != both[1]["text"]
 
 
-def test_a_seed_gives_the_same_answer_again_and_no_seed_another(ask):
+async def test_a_seed_gives_the_same_answer_again_and_no_seed_another(serve):
     unseeded = {"seed": None, "max_tokens": 30}
-    first, again, free, other = (body["choices"] for _, body in completion(ask, {}, {"n": 1}, unseeded, unseeded))
+    first, again, free, other = await chosen(serve, {}, {"n": 1}, unseeded, unseeded)
     assert first == again
     assert free != other
 
 
-def test_log_probs_are_those_of_the_model(ask, tiny):
-    async def scenario(client, service):
+async def test_log_probs_are_those_of_the_model(serve):
+    async with serve() as (client, service):
         body = (await client.post("/v1/completions", json=PROMPT | {"logprobs": 0, "return_token_ids": True})).json()
         (choice,) = body["choices"]
         tokens = np.array([*choice["prompt_token_ids"], *choice["token_ids"]], np.int32)
-        return choice, (await service.engine.score(tokens))[len(choice["prompt_token_ids"]) :]
-
-    choice, scored = ask(scenario)
+        scored = (await service.engine.score(tokens))[len(choice["prompt_token_ids"]) :]
     np.testing.assert_allclose(choice["logprobs"]["token_logprobs"], scored, atol=1e-4)
     assert choice["logprobs"]["text_offset"][:1] == [0]
     assert len(choice["logprobs"]["tokens"]) == len(choice["token_ids"])
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_offsets_of_log_probs_are_places_in_the_text(ask, stream):
-    async def scenario(client, service):
-        asked = PROMPT | {"logprobs": 0, "max_tokens": 60}
-        if not stream:
-            choices = (await client.post("/v1/completions", json=asked)).json()["choices"]
-        else:
+async def test_offsets_of_log_probs_are_places_in_the_text(serve, stream):
+    asked = PROMPT | {"logprobs": 0, "max_tokens": 60}
+    async with serve() as (client, _):
+        if stream:
             events, _ = await streamed(client, "/v1/completions", asked)
-            choices = [choice for event in events for choice in event["choices"]]
-        said = "".join(choice["text"] for choice in choices)
-        logprobs = [choice["logprobs"] for choice in choices]
-        return said, [t for one in logprobs for t in one["tokens"]], [o for one in logprobs for o in one["text_offset"]]
-
-    said, tokens, offsets = ask(scenario)
+        else:
+            events = [(await client.post("/v1/completions", json=asked)).json()]
+    choices = [choice for event in events for choice in event["choices"]]
+    said = "".join(choice["text"] for choice in choices)
+    tokens = [token for choice in choices for token in choice["logprobs"]["tokens"]]
+    offsets = [offset for choice in choices for offset in choice["logprobs"]["text_offset"]]
     whole = [(token, place) for token, place in zip(tokens, offsets, strict=True) if "\ufffd" not in token and token[0] != "<"]
     assert len(whole) < len(tokens)  # some characters are of several tokens
     assert offsets == sorted(offsets)
     assert all(said.startswith(token, place) for token, place in whole)
 
 
-def test_a_chat_is_rendered_by_its_template(ask, text):
-    async def scenario(client, service):
-        parts = [{"role": "user", "content": [{"type": "text", "text": "3 "}, {"type": "text", "text": "+ 4"}]}]
-        asked = CHAT | {"return_token_ids": True, "logprobs": True}
-        return [(await client.post("/v1/chat/completions", json=asked | more)).json() for more in ({}, {"messages": parts})]
-
-    whole, in_parts = ask(scenario)
+async def test_a_chat_is_rendered_by_its_template(serve, text):
+    parts = [{"role": "user", "content": [{"type": "text", "text": "3 "}, {"type": "text", "text": "+ 4"}]}]
+    asked = CHAT | {"return_token_ids": True, "logprobs": True}
+    answers = await posted(serve, "/v1/chat/completions", [asked, asked | {"messages": parts}])
+    whole, in_parts = (answer.json() for answer in answers)
     assert whole["prompt_token_ids"] == text.encode(text.render_chat(CHAT["messages"]))
     assert whole["choices"] == in_parts["choices"]
     (choice,) = whole["choices"]
@@ -113,13 +113,11 @@ def test_a_chat_is_rendered_by_its_template(ask, text):
 
 
 @pytest.mark.parametrize(("path", "asked"), [("/v1/completions", PROMPT), ("/v1/chat/completions", CHAT)])
-def test_a_stream_adds_up_to_the_whole_answer(ask, path, asked):
-    async def scenario(client, service):
-        more = asked | {"n": 3, "return_token_ids": True, "max_tokens": 40}
+async def test_a_stream_adds_up_to_the_whole_answer(serve, path, asked):
+    more = asked | {"n": 3, "return_token_ids": True, "max_tokens": 40}
+    async with serve() as (client, _):
         whole = (await client.post(path, json=more)).json()
-        return whole, *await streamed(client, path, more | {"stream_options": {"include_usage": True}})
-
-    whole, events, last = ask(scenario)
+        events, last = await streamed(client, path, more | {"stream_options": {"include_usage": True}})
     assert last == "[DONE]"
     assert events[-1]["choices"] == []
     assert events[-1]["usage"] == whole["usage"]
@@ -132,35 +130,29 @@ def test_a_stream_adds_up_to_the_whole_answer(ask, path, asked):
         assert [c["finish_reason"] for c in mine if c["finish_reason"]] == [choice["finish_reason"]]
 
 
-def test_a_stop_string_appears_in_no_piece(ask):
-    async def scenario(client, service):
+async def test_a_stop_string_appears_in_no_piece(serve):
+    async with serve() as (client, _):
         free = (await client.post("/v1/completions", json=PROMPT | {"max_tokens": 40})).json()["choices"][0]["text"]
         stop = next(free[at : at + 2] for at in range(5, len(free)) if free[at : at + 2].isascii())
         events, _ = await streamed(client, "/v1/completions", PROMPT | {"max_tokens": 40, "stop": [stop]})
-        return free, stop, [choice for event in events for choice in event["choices"]]
-
-    free, stop, choices = ask(scenario)
+    choices = [choice for event in events for choice in event["choices"]]
     assert "".join(choice["text"] for choice in choices) == free[: free.index(stop)]
     assert choices[-1]["finish_reason"] == "stop"
 
 
-def test_an_update_lands_between_two_tokens_of_a_stream(ask, tiny):
+async def test_an_update_lands_between_two_tokens_of_a_stream(serve, tiny):
     other = tiny()
     tiny_models.randomise(other.network, seed=5)
 
-    async def scenario(client, service):
-        versions = []
-        asked = PROMPT | {"max_tokens": 60, "stream": True, "stop_token_ids": None}
-        async with client.stream("POST", "/v1/completions", json=asked) as answer:
-            async for line in answer.aiter_lines():
-                if line.startswith("data: {"):
-                    choices = json.loads(line[6:])["choices"]
-                    versions += [version for choice in choices for version in choice["weight_versions"]]
-                    if len(versions) >= 5 and service.version == 0:
-                        await service.engine.load(WeightUpdate(1, list(other.policy_weights())))
-        return versions
-
-    versions = ask(scenario)
+    versions = []
+    asked = PROMPT | {"max_tokens": 60, "stream": True, "stop_token_ids": None}
+    async with serve() as (client, service), client.stream("POST", "/v1/completions", json=asked) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                choices = json.loads(line[6:])["choices"]
+                versions += [version for choice in choices for version in choice["weight_versions"]]
+                if len(versions) >= 5 and service.version == 0:
+                    await service.engine.load(WeightUpdate(1, list(other.policy_weights())))
     assert versions == sorted(versions)
     assert set(versions) == {0, 1}
 
@@ -199,34 +191,26 @@ REFUSED = [
 ]
 
 
-def test_what_cannot_be_honoured_is_refused_by_name(ask):
-    async def scenario(client, service):
-        return [await client.post("/v1/completions", json=PROMPT | fields) for fields, _, _ in REFUSED]
-
-    answers = ask(scenario)
+async def test_what_cannot_be_honoured_is_refused_by_name(serve):
+    answers = await completions(serve, *(fields for fields, _, _ in REFUSED))
     assert [(a.status_code, a.json()["error"]["param"]) for a in answers] == [(status, param) for _, status, param in REFUSED]
     assert all(set(answer.json()["error"]) == {"message", "type", "param", "code"} for answer in answers)
 
 
-def test_more_samples_than_ever_have_room_are_refused_and_not_put_off(ask):
-    async def scenario(client, service):
-        return [await client.post("/v1/completions", json=PROMPT | more) for more in ({"n": 3}, {"prompt": ["a", "b", "c"]})]
-
-    assert [(a.status_code, a.json()["error"]["param"]) for a in ask(scenario, room=2)] == [(400, "n"), (400, "prompt")]
+async def test_more_samples_than_ever_have_room_are_refused_and_not_put_off(serve):
+    answers = await completions(serve, {"n": 3}, {"prompt": ["a", "b", "c"]}, room=2)
+    assert [(answer.status_code, answer.json()["error"]["param"]) for answer in answers] == [(400, "n"), (400, "prompt")]
 
 
-@pytest.mark.parametrize("field", ["prompt", "model", "stop", "unknown \ud800"])
-def test_half_a_character_is_no_json(ask, field):
-    async def scenario(client, service):
-        body = json.dumps(PROMPT | {field: "\udfff"})
-        found = await client.post("/v1/completions", content=body, headers={"Content-Type": "application/json"})
-        pair = await client.post("/v1/completions", content=json.dumps(PROMPT | {"prompt": "\U0001f600"}),
-                                 headers={"Content-Type": "application/json"})  # fmt: skip
-        return found.status_code, found.json()["error"]["message"], pair.status_code
-
-    status, message, pair = ask(scenario)
-    assert (status, pair) == (400, 200)
-    assert "the body is not JSON" in message
+async def test_half_a_character_is_no_json(serve):
+    fields = ("prompt", "model", "stop", "unknown \ud800")
+    bodies = [json.dumps(PROMPT | change) for change in [{field: "\udfff"} for field in fields] + [{"prompt": "\U0001f600"}]]
+    async with serve() as (client, _):
+        headers = {"Content-Type": "application/json"}
+        *answers, pair = [await client.post("/v1/completions", content=body, headers=headers) for body in bodies]
+    assert [answer.status_code for answer in answers] == [400] * 4
+    assert all("the body is not JSON" in answer.json()["error"]["message"] for answer in answers)
+    assert pair.status_code == 200
 
 
 REFUSED_CHATS = [
@@ -243,58 +227,49 @@ REFUSED_CHATS = [
 ]
 
 
-def test_a_chat_that_cannot_be_honoured_is_refused_by_name(ask):
-    async def scenario(client, service):
-        return [await client.post("/v1/chat/completions", json=CHAT | fields) for fields, _ in REFUSED_CHATS]
-
-    answers = ask(scenario)
+async def test_a_chat_that_cannot_be_honoured_is_refused_by_name(serve):
+    answers = await posted(serve, "/v1/chat/completions", [CHAT | fields for fields, _ in REFUSED_CHATS])
     assert [answer.status_code for answer in answers] == [400] * len(REFUSED_CHATS)
     assert [answer.json()["error"]["param"] for answer in answers] == [param for _, param in REFUSED_CHATS]
 
 
-def test_fields_that_change_nothing_are_taken(ask):
+async def test_fields_that_change_nothing_are_taken(serve):
     same = {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "best_of": 1, "echo": False, "user": "me"}
-    (_, with_them), (_, without) = completion(ask, same, {"n": 1})
-    assert with_them["choices"] == without["choices"]
+    with_them, without = await chosen(serve, same, {"n": 1})
+    assert with_them == without
 
 
-def test_a_chat_without_a_limit_goes_on_to_the_context(ask):
-    async def scenario(client, service):
-        asked = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+async def test_a_chat_without_a_limit_goes_on_to_the_context(serve):
+    asked = {name: value for name, value in CHAT.items() if name != "max_tokens"}
+    async with serve() as (client, service):
         body = (await client.post("/v1/chat/completions", json=asked)).json()
-        return body["choices"][0]["finish_reason"], body["usage"]["total_tokens"], service.context
-
-    finish, total, context = ask(scenario)
-    assert total == context if finish == "length" else total <= context
+    total = body["usage"]["total_tokens"]
+    assert total == service.context if body["choices"][0]["finish_reason"] == "length" else total <= service.context
 
 
-def test_models_say_what_is_served_and_at_which_version(ask):
-    async def scenario(client, service):
+async def test_models_say_what_is_served_and_at_which_version(serve):
+    async with serve() as (client, _):
         listed = (await client.get("/v1/models")).json()["data"]
         alone = (await client.get("/v1/models/tiny")).json()
-        return listed, alone, (await client.get("/v1/models/other")).status_code
-
-    listed, alone, status = ask(scenario)
+        assert (await client.get("/v1/models/other")).status_code == 404
     assert listed == [alone]
-    assert (alone["id"], alone["weight_version"], status) == ("tiny", 0, 404)
+    assert (alone["id"], alone["weight_version"]) == ("tiny", 0)
 
 
-def test_greedy_answers_need_no_seed(ask):
+async def test_greedy_answers_need_no_seed(serve):
     greedy = {"temperature": 0, "seed": None}
-    (_, first), (_, second) = completion(ask, greedy, greedy)
-    assert first["choices"] == second["choices"]
+    first, second = await chosen(serve, greedy, greedy)
+    assert first == second
 
 
-def test_an_error_of_the_engine_in_a_stream_is_an_event(ask):
-    async def scenario(client, service):
-        async def fail(request, on_token=None):
-            on_token(20, -math.log(2), 0)
-            await asyncio.sleep(0)
-            raise RuntimeError("broken")
+async def test_an_error_of_the_engine_in_a_stream_is_an_event(serve):
+    async def fail(request, on_token=None):
+        on_token(20, -math.log(2), 0)
+        await asyncio.sleep(0)
+        raise RuntimeError("broken")
 
+    async with serve() as (client, service):
         service.engine.generate = fail
-        return await streamed(client, "/v1/completions", PROMPT)
-
-    events, last = ask(scenario)
+        events, last = await streamed(client, "/v1/completions", PROMPT)
     assert events[-1]["error"]["type"] == "server_error"
     assert last == "[DONE]"

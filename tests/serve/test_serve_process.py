@@ -1,39 +1,18 @@
 """``penstock serve`` as its users meet it: a process, and OpenAI's own client."""
 
-import json
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import httpx
 import pytest
 
-import tiny_models
-from penstock.core.types import WeightUpdate
-from penstock.models.files import save_model
-from penstock.weights.upload import pack
 from serving import BEARER, TOKEN, Process
 
 openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
 
 LONG = {"model": "model-of-tests", "prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, text):
-    made = tmp_path_factory.mktemp("served")
-    save_model(tiny_models.build("qwen2", text), made / "model-of-tests")
-    (made / "token").touch(0o600)
-    (made / "token").write_text(TOKEN + "\n")
-    return made
-
-
-@pytest.fixture(scope="module")
-def words(folder):
-    return str(folder / "model-of-tests"), "--port", "0", "--token-file", str(folder / "token")
 
 
 @pytest.fixture(scope="module")
@@ -102,24 +81,6 @@ def test_openais_client_needs_the_token(server):
         stranger.models.list()
 
 
-def test_a_weight_update_lands_between_two_tokens_of_a_stream(client, server, text):
-    other = tiny_models.build("qwen2", text)
-    tiny_models.randomise(other.network, seed=5)
-    manifest, image = pack(WeightUpdate(1, list(other.policy_weights())))
-    body = json.dumps({"manifest": manifest}).encode() + b"\n" + bytes(image)
-    versions, loaded = [], []
-    with httpx.Client(base_url=server.url, headers=BEARER, timeout=120) as admin:
-        for chunk in client.completions.create(**LONG, stream=True):
-            versions += chunk.choices[0].weight_versions
-            if len(versions) >= 5 and not loaded:
-                admin.post("/pause", json={})  # or a machine as fast as this model would have ended by now
-                loaded.append(admin.put("/weights", content=body).json())
-                admin.post("/resume", json={})
-    assert loaded == [{"version": 1, "learner_epoch": 0}]
-    assert versions == sorted(versions)
-    assert set(versions) == {0, 1}
-
-
 def test_many_clients_at_once_get_what_they_would_alone(client):
     alone = client.completions.create(**LONG).choices[0].text
     found = []
@@ -157,15 +118,3 @@ def test_a_signal_ends_it_while_a_stream_runs_that_nobody_reads(words):
             began = time.monotonic()
             code = started.end()
     assert (code, time.monotonic() - began < 19) == (0, True)
-
-
-def test_a_taken_port_is_said_in_one_line(server, folder):
-    port = server.url.rpartition(":")[2]
-    code = "import sys; from penstock.cli.main import main; sys.exit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, "serve", str(folder / "model-of-tests"), "--port", port], capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert f"--port {port}: Address already in use" in done.stderr

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,27 +35,24 @@ def check_engine(run: Any) -> None:
 
 
 @pytest.fixture
-def over(tiny: Any, tmp_path: Path) -> Callable[..., Any]:
-    """``over(scenario)``: what a scenario over (generator of a run, server) comes to."""
+def grouped(tiny: Any, tmp_path: Path) -> Callable[..., Any]:
+    """``async with grouped(workers=1) as (generator of a run, server)``."""
 
-    def run(scenario: Any, workers: int = 1, seconds: float = 60.0) -> Any:
-        async def all_of_it() -> Any:
-            model = tiny()
-            save_model(model, tmp_path / "model")
-            answers = GroupAnswers(copy.deepcopy(model), tmp_path, workers, seconds)
-            config = uvicorn.Config(answers, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1)
-            try:
-                async with running(uvicorn.Server(config)) as url:
-                    spec = SGLang(url=url, weights="process group", timeout=seconds)
-                    start = EngineStart(tmp_path / "model", torch.device("cpu"), 4, tmp_path / "generator-0")
-                    async with opened(spec, start) as found:
-                        return await asyncio.wait_for(scenario(found.engine, answers), 100)
-            finally:
-                answers.end()
+    @asynccontextmanager
+    async def running_group(workers: int = 1) -> AsyncIterator[Any]:
+        model = tiny()
+        save_model(model, tmp_path / "model")
+        answers = GroupAnswers(copy.deepcopy(model), tmp_path, workers, 60.0)
+        config = uvicorn.Config(answers, lifespan="off", log_config=None, ws="none", timeout_graceful_shutdown=1)
+        try:
+            async with running(uvicorn.Server(config)) as url:
+                start = EngineStart(tmp_path / "model", torch.device("cpu"), 4, tmp_path / "generator-0")
+                async with opened(SGLang(url=url, weights="process group", timeout=60.0), start) as found:
+                    yield found.engine, answers
+        finally:
+            answers.end()
 
-        return asyncio.run(all_of_it())
-
-    return run
+    return running_group
 
 
 def other(tiny: Any, seed: int) -> list[tuple[str, Any]]:
@@ -64,13 +61,12 @@ def other(tiny: Any, seed: int) -> list[tuple[str, Any]]:
     return list(model.policy_weights())
 
 
-def test_every_worker_receives_every_tensor_and_new_weights_are_the_ones_that_draw(
-    over: Any, tiny: Any, tmp_path: Path
+async def test_every_worker_receives_every_tensor_and_new_weights_are_the_ones_that_draw(
+    grouped: Any, tiny: Any, tmp_path: Path
 ) -> None:
-    versions = {version: other(tiny, version) for version in (1, 2)}
-
-    async def scenario(generator: Any, answers: Any) -> list[str]:
-        for version, weights in versions.items():
+    async with grouped(workers=2) as (generator, answers):
+        for version in (1, 2):
+            weights = other(tiny, version)
             await generator.load(WeightUpdate(version, weights))
             for number in range(2):
                 received = load_file(tmp_path / f"worker-{number}.safetensors")
@@ -80,55 +76,39 @@ def test_every_worker_receives_every_tensor_and_new_weights_are_the_ones_that_dr
             sample = await generator.generate(request(np.array([20, 21]), version, max_new_tokens=8))
             assert set(sample.version_T[sample.action_T].tolist()) == {version}
             np.testing.assert_allclose(sample.logp_T[2:], (await answers.engine.score(sample.tokens_T))[2:], atol=1e-5)
-        return [path for path, _ in answers.asked]
-
-    asked = over(scenario, workers=2)
+    asked = [path for path, _ in answers.asked]
     assert asked.count("/init_weights_update_group") == 1
     assert asked.count("/update_weights_from_distributed") == 2
-
-
-def test_the_server_leaves_the_group_when_the_generator_does(over: Any, tiny: Any) -> None:
-    seen = []
-
-    async def scenario(generator: Any, answers: Any) -> None:
-        await generator.load(WeightUpdate(1, other(tiny, 1)))
-        seen.append(answers)
-
-    over(scenario)
-    joined, left = (next(body for path, body in seen[0].asked if path == f"/{verb}_weights_update_group")["group_name"]
+    joined, left = (next(body for path, body in answers.asked if path == f"/{verb}_weights_update_group")["group_name"]
                     for verb in ("init", "destroy"))  # fmt: skip
-    assert joined == left
+    assert joined == left, "the server leaves the group when the generator does"
 
 
-def test_a_server_that_refuses_the_group_leaves_the_old_weights_and_is_asked_again(over: Any, tiny: Any) -> None:
-    async def scenario(generator: Any, answers: Any) -> tuple[int, int, list[str]]:
+async def test_a_server_that_refuses_the_group_leaves_the_old_weights_and_is_asked_again(grouped: Any, tiny: Any) -> None:
+    async with grouped() as (generator, answers):
         answers.deaf = True
         with pytest.raises(WeightError, match=r"no process group with .*Failed to initialize custom process group"):
             await generator.load(WeightUpdate(1, other(tiny, 1)))
-        before, answers.deaf = generator.version, False
+        assert generator.version == -1
+        answers.deaf = False
         await generator.load(WeightUpdate(2, other(tiny, 2)))
-        names = [body["group_name"] for path, body in answers.asked if path == "/init_weights_update_group"]
-        return before, generator.version, names
-
-    before, after, names = over(scenario)
-    assert (before, after) == (-1, 2)
+        assert generator.version == 2
+    names = [body["group_name"] for path, body in answers.asked if path == "/init_weights_update_group"]
     assert len(set(names)) == 2, "a group has a name of its own"
 
 
 @pytest.mark.parametrize("information", [{"tp_size": 1, "dp_size": 2}, {"tp_size": 1, "pp_size": 2}, {}])
-def test_a_server_whose_processes_have_no_ranks_of_their_own_is_refused(
-    over: Any, tiny: Any, information: dict[str, int]
+async def test_a_server_whose_processes_have_no_ranks_of_their_own_is_refused(
+    grouped: Any, tiny: Any, information: dict[str, int]
 ) -> None:
-    async def scenario(generator: Any, answers: Any) -> None:
+    async with grouped(workers=0) as (generator, answers):
         answers.information = information
         with pytest.raises(WeightError, match=r"(_size=2, and a process group needs 1|does not say its tp_size); set roles"):
             await generator.load(WeightUpdate(1, other(tiny, 1)))
 
-    over(scenario, workers=0)
 
-
-def test_a_worker_that_dies_ends_the_generator_with_one_error_in_time(over: Any, tiny: Any) -> None:
-    async def scenario(generator: Any, answers: Any) -> None:
+async def test_a_worker_that_dies_ends_the_generator_with_one_error_in_time(grouped: Any, tiny: Any) -> None:
+    async with grouped() as (generator, answers):
         await generator.load(WeightUpdate(1, other(tiny, 1)))
         answers.workers[0].kill()
         answers.workers[0].wait(timeout=60)
@@ -136,8 +116,6 @@ def test_a_worker_that_dies_ends_the_generator_with_one_error_in_time(over: Any,
             await generator.load(WeightUpdate(2, other(tiny, 2)))
         with pytest.raises(GenerationError, match="failed in the middle"):
             await generator.generate(request(np.array([20])))
-
-    over(scenario)
 
 
 def test_nobody_who_comes_to_a_group_is_an_error_in_time() -> None:

@@ -120,20 +120,6 @@ def test_no_request_is_lost_over_sixty_updates_in_flight(using: Any, model: Any,
     assert crossed >= 10, "updates came in the middle of answers"
 
 
-def test_log_probs_follow_the_weights_that_drew(using: Any, model: Any, other: Any) -> None:
-    """An answer that an update interrupted: what one version read and drew alone is that version's, to a thousandth."""
-
-    async def scenario(generator: Any) -> Any:
-        before = await generator.generate(request(np.arange(20, 25), max_new_tokens=40))
-        await generator.load(WeightUpdate(1, weights(other)))
-        return before, await generator.generate(request(np.arange(20, 25), 1, max_new_tokens=40))
-
-    before, after = using(scenario)
-    for sample, drawn_by in ((before, model), (after, other)):
-        expected = asyncio.run(scored(drawn_by, sample))
-        np.testing.assert_allclose(sample.logp_T, expected, atol=CLOSE)
-
-
 def test_a_new_request_reads_no_prefix_of_older_weights(using: Any, other: Any) -> None:
     """The prompt fills whole blocks of vLLM's cache, which the first request leaves behind."""
     prompt = tiny_models.tokens(np.random.default_rng(1), 100)

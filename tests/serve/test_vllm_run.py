@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
-WORDS = ("--generator", "vllm", "--steps", "6", "--sft.steps", "10", "--grpo.max_lag", "2", "--grpo.evaluation.every", "6")
+STEPS = ("--steps", "6", "--grpo.max_lag", "2", "--grpo.evaluation.every", "6")
 
 
 def values(run: Path, name: str) -> list[Any]:
@@ -22,39 +22,31 @@ def values(run: Path, name: str) -> list[Any]:
     return [row[name] for row in rows if name in row]
 
 
-@pytest.mark.parametrize("channel", ["shared memory", "process group"])
-def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path, channel: str) -> None:
+def trained(folder: Path, *words: str) -> Path:
+    """A run of six online steps, of which every one learned, from log-probs that are the learner's."""
     pytest.importorskip("vllm", reason="vLLM is not installed here; make test-vllm has it")
-    words = (*WORDS, "--roles.channel", channel, "--runs", str(tmp_path), "--name", "q")
-    command = [sys.executable, "-m", "penstock.cli.main", "train", "quickstart", *words]
+    command = [sys.executable, "-m", "penstock.cli.main", "train", *words, "--runs", str(folder), "--name", "run"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=800, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
     )
-    run = tmp_path / "q"
+    run = folder / "run"
     log = (run / "logs" / "generator-0.log").read_text() if (run / "logs" / "generator-0.log").exists() else ""
     assert done.returncode == 0, done.stdout + done.stderr + log
     assert len(values(run, "loss")) == 6
-    assert max(values(run, "lag/max")) == 2, "generation ran ahead of learning"
     fresh = [gap for gap, tokens in zip(values(run, "mismatch/max"), values(run, "mismatch/tokens"), strict=False) if tokens]
     assert fresh
     assert max(fresh) < 1e-3, "log-probs are the learner's"
+    return run
+
+
+@pytest.mark.parametrize("channel", ["shared memory", "process group"])
+def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path, channel: str) -> None:
+    run = trained(tmp_path, "quickstart", "--generator", "vllm", *STEPS, "--sft.steps", "10", "--roles.channel", channel)
+    assert max(values(run, "lag/max")) == 2, "generation ran ahead of learning"
     assert "role restarted" not in (run / "events.jsonl").read_text()
     assert "weights refused" not in (run / "events.jsonl").read_text()
     assert not any(sum(values(run, f"flow/{what}")) for what in ("returned", "refused", "dropped")), "nothing is dropped"
 
 
-def test_a_model_that_sees_trains_on_what_vllm_draws(tmp_path: Path) -> None:
-    pytest.importorskip("vllm", reason="vLLM is not installed here; make test-vllm has it")
-    words = ("--pictures", "shapes", "--steps", "6", "--imitated", "10", "--grpo.max_lag", "2", "--grpo.evaluation.every", "6")
-    command = [sys.executable, "-m", "penstock.cli.main", "train", "see", "--generator", "vllm", *words]
-    done = subprocess.run(
-        [*command, "--runs", str(tmp_path), "--name", "s"],
-        capture_output=True, text=True, timeout=800, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False,
-    )  # fmt: skip
-    run = tmp_path / "s"
-    log = (run / "logs" / "generator-0.log").read_text() if (run / "logs" / "generator-0.log").exists() else ""
-    assert done.returncode == 0, done.stdout + done.stderr + log
-    assert len(values(run, "loss")) == 6
-    fresh = [gap for gap, tokens in zip(values(run, "mismatch/max"), values(run, "mismatch/tokens"), strict=False) if tokens]
-    assert fresh
-    assert max(fresh) < 1e-3, "log-probs are the learner's, whose tower moves"
+def test_a_model_that_sees_and_whose_tower_moves_trains_on_what_vllm_draws(tmp_path: Path) -> None:
+    trained(tmp_path, "see", "--generator", "vllm", "--pictures", "shapes", *STEPS, "--imitated", "10")
