@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 
 import pytest
@@ -35,48 +36,38 @@ def judged():
     runner.close()
 
 
-def test_a_program_that_answers_every_input_passes(judged):
-    assert judged(f"Here:\n```python\n{ADDS}\n```\nDone.", PAIRS) == 1.0
+DEFINES = (
+    "LIMIT = 3\ndef double(x): return x * 2\nclass Stack:\n    def __init__(self): self.items = []\n"
+    "    def push(self, x): self.items.append(x); return self"
+)
+ASSERTED = ["assert double(2) == 4", "assert double([1]) == [1, 1] and double('a') == 'aa'", "assert LIMIT == 3",
+            "s = Stack()\ns.push((1, 2)).push({'k': {3}})\nassert s.items == [(1, 2), {'k': {3}}] and len(s.items) == 2"]  # fmt: skip
+RAISED = "try:\n    f()\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    assert False"
+JUDGED = {
+    "a program that answers every input": (f"Here:\n```python\n{ADDS}\n```\nDone.", PAIRS, "all", 1.0),
+    "space at the ends of lines and of the output": ("print('3  ');print()", [{"input": "", "output": "3"}], "all", 1.0),
+    "one wrong answer fails all": ("print(3)", PAIRS, "all", 0.0),
+    "one wrong answer costs its fraction": ("print(3)", PAIRS, "fraction", 0.5),
+    "the right output and an exit code": ("print(3)\nraise SystemExit(1)", PAIRS[:1], "all", 0.0),
+    "the right output and an error": ("print(3)\n1 / 0", PAIRS[:1], "all", 0.0),
+    "the right output and a signal": ("print(3)\nimport os; os.kill(os.getpid(), 9)", PAIRS[:1], "all", 0.0),
+    "assertions over what the code defines": (DEFINES, ASSERTED, "all", 1.0),
+    "each assertion for itself": (
+        "def f(x): return x", ["assert f(1) == 1", "assert f(1) == 2", "assert f(2) == 2"], "fraction", 2 / 3,
+    ),
+    "a list that is changed in place": ("def f(x): x.sort()", ["a = [3, 1]\nf(a)\nassert a == [1, 3]"], "all", 1.0),
+    "exceptions of the code reach the test": ("def f(): raise ValueError('no')", [RAISED], "all", 1.0),
+    "a function with a checker as of HumanEval": (
+        "def add(a, b): return a + b", ["def check(candidate):\n    assert candidate(2, 3) == 5\ncheck(add)"], "all", 1.0,
+    ),
+    "an answer without code": ("", PAIRS, "all", 0.0),
+}  # fmt: skip
 
 
-def test_space_at_the_ends_of_lines_and_of_the_output_does_not_count(judged):
-    assert judged("print('3  ');print()", [{"input": "", "output": "3"}]) == 1.0
-
-
-def test_one_wrong_answer_fails_all_or_costs_its_fraction(judged):
-    code = "print(3)"
-    assert (judged(code, PAIRS), judged(code, PAIRS, "fraction")) == (0.0, 0.5)
-
-
-@pytest.mark.parametrize("ending", ["raise SystemExit(1)", "1 / 0", "import os; os.kill(os.getpid(), 9)"])
-def test_the_right_output_of_a_program_that_fails_does_not_count(judged, ending):
-    assert judged(f"print(3)\n{ending}", PAIRS[:1]) == 0.0
-
-
-def test_assertions_are_run_over_what_the_code_defines(judged):
-    code = "LIMIT = 3\ndef double(x): return x * 2\nclass Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x); return self"
-    tests = ["assert double(2) == 4", "assert double([1]) == [1, 1] and double('a') == 'aa'", "assert LIMIT == 3",
-             "s = Stack()\ns.push((1, 2)).push({'k': {3}})\nassert s.items == [(1, 2), {'k': {3}}] and len(s.items) == 2"]  # fmt: skip
-    assert judged(code, tests) == 1.0
-
-
-def test_each_assertion_counts_for_itself(judged):
-    assert judged(
-        "def f(x): return x", ["assert f(1) == 1", "assert f(1) == 2", "assert f(2) == 2"], "fraction"
-    ) == pytest.approx(2 / 3)
-
-
-def test_a_list_that_is_changed_in_place_is_seen_changed(judged):
-    assert judged("def f(x): x.sort()", ["a = [3, 1]\nf(a)\nassert a == [1, 3]"]) == 1.0
-
-
-def test_exceptions_of_the_code_reach_the_test(judged):
-    test = "try:\n    f()\nexcept ValueError as error:\n    assert str(error) == 'no'\nelse:\n    assert False"
-    assert judged("def f(): raise ValueError('no')", [test]) == 1.0
-
-
-def test_a_function_with_a_checker_as_of_human_eval(judged):
-    assert judged("def add(a, b): return a + b", ["def check(candidate):\n    assert candidate(2, 3) == 5\ncheck(add)"]) == 1.0
+@pytest.mark.parametrize("case", JUDGED)
+def test_code_is_worth_what_its_tests_say(judged, case):
+    code, tests, give, worth = JUDGED[case]
+    assert judged(code, tests, give) == pytest.approx(worth)
 
 
 SEARCH = """
@@ -129,29 +120,16 @@ def test_no_verdict_is_made_by_the_tested_code(judged, forgery):
     assert judged(FORGERIES[forgery], tests, "fraction") == 0.0
 
 
-def test_a_value_sent_unasked_is_taken_as_an_answer_and_nothing_more(judged):
-    """The code may answer as it likes: what is compared is still the test's expectation, which it cannot read."""
-    code = FORGERIES["answers before it is asked"]
-    assert judged(code, ["assert f(1) == 8"]) == 0.0
-
-
 def test_a_hanging_program_fails_in_time_and_what_passed_before_counts_as_a_fraction(judged):
     code = "def f(x):\n    while x: pass\n    return 0"
-    made = CodeReward(60.0, give="fraction", limit=1.0, processes=1)
-    try:
+    with contextlib.closing(CodeReward(60.0, give="fraction", limit=1.0, processes=1)) as made:
         passed = asyncio.run(made(make_sample(code), {"tests": ["assert f(0) == 0", "assert f(1) == 0"]}))
-    finally:
-        made.close()
     assert passed == 0.5
 
 
 def test_a_test_that_passes_a_function_is_an_error_and_no_failure(judged):
     with pytest.raises(RewardError, match="passes function"):
         judged("def f(g): return g(1)", ["assert f(lambda x: x) == 1"])
-
-
-def test_an_answer_without_code_is_worth_nothing(judged):
-    assert judged("", PAIRS) == 0.0
 
 
 @pytest.mark.parametrize("tests", [None, [], [3], {"a": 1}, "", [{"input": "x"}], {"inputs": ["a"], "outputs": []}])

@@ -1,6 +1,7 @@
 """Mathematical equality in a process that may be killed."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,11 +20,27 @@ from penstock.rewards.runner import Mixture
 HANGS = "$9^{9^{9^{9}}}$"
 
 
+@contextlib.contextmanager
+def judging(deadline=30, **options):
+    """A judge with one process, which has been started."""
+    made = MathReward(deadline, processes=1, **options)
+    try:
+        assert made(make_sample("1"), {"answer": "1"}) == 1
+        yield made
+    finally:
+        made.close()
+
+
+def process_of(judge):
+    return judge._all[0]._process
+
+
 @pytest.fixture(scope="module")
 def judge():
-    made = MathReward(30, limit=10, processes=1)
-    yield made
-    made.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_API_KEY", "a secret")
+        with judging(limit=10) as made:
+            yield made
 
 
 @pytest.mark.parametrize(
@@ -65,25 +82,18 @@ def test_text_in_any_writing_gets_through(judge):
 
 
 def test_a_hanging_expression_is_cut_off_and_the_next_call_works():
-    judge = MathReward(30, limit=1, processes=1)
-    judge(make_sample("1"), {"answer": "1"})
-    first = judge._all[0]._process.pid
-    start = time.monotonic()
-    assert judge(make_sample(HANGS), {"answer": "1"}) == 0
-    assert judge.timeouts == 1
-    assert time.monotonic() - start < 3
-    assert judge(make_sample("1"), {"answer": "1"}) == 1
-    assert judge._all[0]._process.pid != first
-    judge.close()
+    with judging(limit=1) as judge:
+        first, start = process_of(judge).pid, time.monotonic()
+        assert judge(make_sample(HANGS), {"answer": "1"}) == 0
+        assert judge.timeouts == 1
+        assert time.monotonic() - start < 3
+        assert judge(make_sample("1"), {"answer": "1"}) == 1
+        assert process_of(judge).pid != first
 
 
-def test_the_process_has_no_secret_of_the_environment(monkeypatch):
-    monkeypatch.setenv("WANDB_API_KEY", "a secret")
-    judge = MathReward(30, processes=1)
-    judge(make_sample("1"), {"answer": "1"})
-    with open(f"/proc/{judge._all[0]._process.pid}/environ", "rb") as held:
+def test_the_process_has_no_secret_of_the_environment(judge):
+    with open(f"/proc/{process_of(judge).pid}/environ", "rb") as held:
         names = {entry.partition(b"=")[0] for entry in held.read().split(b"\0")}
-    judge.close()
     assert b"PYTHONPATH" in names
     assert b"WANDB_API_KEY" not in names
 
@@ -96,42 +106,28 @@ def test_in_a_mixture_a_hanging_sample_scores_0_and_its_siblings_what_is_theirs(
 
 
 def test_a_process_that_dies_fails_one_answer_and_is_started_again():
-    judge = MathReward(30, limit=20, processes=1)
-    judge(make_sample("1"), {"answer": "1"})
-    process = judge._all[0]._process
-    threading.Timer(0.3, process.kill).start()
-    with pytest.raises(RewardError, match=r"its process died \(exit code -9\)"):
-        judge(make_sample(HANGS), {"answer": "1"})
-    assert judge(make_sample("1"), {"answer": "1"}) == 1
-    judge.close()
+    with judging(limit=20) as judge:
+        threading.Timer(0.3, process_of(judge).kill).start()
+        with pytest.raises(RewardError, match=r"its process died \(exit code -9\)"):
+            judge(make_sample(HANGS), {"answer": "1"})
+        assert judge(make_sample("1"), {"answer": "1"}) == 1
+        process = process_of(judge)
+    assert process.returncode is not None, "closing ends the processes"
 
 
 def test_the_deadline_of_the_spec_bounds_the_limit():
-    judge = MathReward(0.5, limit=30, processes=1)
     begun = time.monotonic()
-    assert judge(make_sample(HANGS), {"answer": "1"}) == 0
-    assert judge.timeouts == 1
+    with contextlib.closing(MathReward(0.5, limit=30, processes=1)) as judge:
+        assert judge(make_sample(HANGS), {"answer": "1"}) == 0
+        assert judge.timeouts == 1
     assert time.monotonic() - begun < 25
-    judge.close()
 
 
-def test_several_threads_share_the_processes():
+async def test_several_threads_share_the_processes():
     made = Mixture((RewardSpec(function="math"),))
-
-    async def run():
-        groups = await asyncio.gather(*(made(make_group("42", "41", "42.0")) for _ in range(10)))
-        await made.close()
-        return [sample.reward for group in groups for sample in group.samples]
-
-    assert asyncio.run(run()) == [1.0, 0.0, 1.0] * 10
-
-
-def test_closing_ends_the_processes():
-    judge = MathReward(30, processes=1)
-    judge(make_sample("1"), {"answer": "1"})
-    process = judge._all[0]._process
-    judge.close()
-    assert process.returncode is not None
+    groups = await asyncio.gather(*(made(make_group("42", "41", "42.0")) for _ in range(10)))
+    await made.close()
+    assert [sample.reward for group in groups for sample in group.samples] == [1.0, 0.0, 1.0] * 10
 
 
 def test_a_worker_ends_when_its_parent_is_killed():

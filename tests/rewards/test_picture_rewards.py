@@ -85,20 +85,32 @@ def group_of(*samples, **columns):
     return Group(Prompt(KEY, "question", columns=columns), samples)
 
 
-def scored(specs, group, text=None):
+def no_stage(name):
+    raise AssertionError(name)
+
+
+async def scored_by(specs, group, text=None):
     """The group as a stage's rewards score it."""
+    rewards = StageRewards(specs, Models(no_stage, "cpu", 0), text or seeing.tiny_text(), Path())
+    try:
+        return await rewards(group)
+    finally:
+        await rewards.close()
 
-    def no_stage(name):
-        raise AssertionError(name)
 
-    async def once():
-        rewards = StageRewards(specs, Models(no_stage, "cpu", 0), text or seeing.tiny_text(), Path())
-        try:
-            return await rewards(group)
-        finally:
-            await rewards.close()
+def scored(function, group, text=None, **options):
+    spec = RewardSpec(function=function, name="reward", options=options)
+    return asyncio.run(scored_by((spec,), group, text)).samples
 
-    return asyncio.run(once())
+
+def likeness(folder, pictures, texts):
+    return pytest.approx(Clip(str(folder)).alike(pictures, texts), abs=1e-5)
+
+
+def shades(**columns):
+    """Two samples of a diffusion policy, one dark and one bright, and their pictures as a processor has them."""
+    pictures = [np.full((4, 4, 3), shade, np.uint8) for shade in (10, 200)]
+    return group_of(generated(0, 10), generated(1, 200), **columns), pictures
 
 
 # ---- a judge
@@ -133,11 +145,7 @@ def judged(answer, group, text=None, deadline=10.0, **options):
     async def once():
         async with running(server(answer, heard)) as url:
             spec = RewardSpec(function=f"judge:{url}", name="judge", deadline=deadline, options=options)
-            rewards = StageRewards((spec,), Models(lambda name: Path(name), "cpu", 0), text or seeing.tiny_text(), Path())
-            try:
-                return await rewards(group)
-            finally:
-                await rewards.close()
+            return await scored_by((spec,), group, text)
 
     return asyncio.run(once()), heard
 
@@ -149,7 +157,7 @@ def pictures_in(body):
 
 
 def test_a_judge_sees_the_picture_that_a_diffusion_policy_made_and_its_prompt():
-    group = group_of(generated(0, 10), generated(1, 200), word="cat")
+    group, _ = shades(word="cat")
     found, heard = judged(says("7"), group, about="a {{ word }}")
     assert [sample.reward for sample in found.samples] == pytest.approx([0.7, 0.7])
     assert sorted(int(pictures_in(body)[0][0, 0]) for body in heard) == [10, 200]
@@ -186,7 +194,7 @@ async def broken(body):
 
 
 async def silent(body):
-    await asyncio.sleep(30)
+    await asyncio.sleep(3)  # the server ends no sooner
 
 
 @pytest.mark.parametrize(
@@ -215,14 +223,13 @@ def test_one_bad_answer_fails_no_sibling():
     async def answer(body):
         return await says("9" if int(pictures_in(body)[0][0, 0]) > 100 else "nine")(body)
 
-    found, _ = judged(answer, group_of(generated(0, 10), generated(1, 200), prompt="a cat"))
+    found, _ = judged(answer, shades(prompt="a cat")[0])
     assert [sample.reward for sample in found.samples] == [None, pytest.approx(0.9)]
 
 
 def test_a_judge_that_is_not_there_is_named():
-    spec = RewardSpec(function="judge:http://127.0.0.1:9", name="judge")
-    found = scored((spec,), group_of(generated(), prompt="a cat"))
-    assert "127.0.0.1:9/v1/models" in found.samples[0].error
+    (sample,) = scored("judge:http://127.0.0.1:9", group_of(generated(), prompt="a cat"))
+    assert "127.0.0.1:9/v1/models" in sample.error
 
 
 def test_a_film_and_a_sample_that_shows_nothing_are_refused_by_name():
@@ -244,11 +251,7 @@ def test_our_own_server_of_a_tiny_model_is_asked_about_a_picture(monkeypatch):
         service.media = service.text.store = RequestMedia()
         async with serving(service) as url:
             spec = RewardSpec(function=f"judge:{url}", name="judge", options={"key": SECRET})
-            rewards = StageRewards((spec,), Models(lambda name: Path(name), "cpu", 0), seeing.tiny_text(), Path())
-            try:
-                return await rewards(group_of(generated(shade=90), prompt="a cat")), service.engine.prefilled_tokens
-            finally:
-                await rewards.close()
+            return await scored_by((spec,), group_of(generated(shade=90), prompt="a cat")), service.engine.prefilled_tokens
 
     found, read = asyncio.run(once())
     (sample,) = found.samples
@@ -291,43 +294,37 @@ def test_likeness_is_transformers_logit_over_its_scale(clip):
 
 def test_pictures_of_a_diffusion_policy_are_compared_with_their_prompt(clip):
     folder, *_ = clip
-    group = group_of(generated(0, 10), generated(1, 200), word="cat")
-    found = scored((RewardSpec(function=f"clip:{folder}", name="clip", options={"about": "a {{ word }}"}),), group)
-    pictures = [np.full((4, 4, 3), shade, np.uint8) for shade in (10, 200)]
-    assert [sample.reward for sample in found.samples] == pytest.approx(
-        Clip(str(folder)).alike(pictures, ["a cat"] * 2), abs=1e-5
-    )
+    group, pictures = shades(word="cat")
+    found = scored(f"clip:{folder}", group, about="a {{ word }}")
+    assert [sample.reward for sample in found] == likeness(folder, pictures, ["a cat"] * 2)
 
 
 def test_an_answer_is_compared_with_the_picture_that_it_is_about(clip):
     folder, *_ = clip
     model, pixels = seeing.built(), seeing.picture()
     group = group_of(answered(model, "a dog", pixels), answered(model, "rain", pixels, index=1), prompt="<image>?")
-    found = scored((RewardSpec(function=f"clip:{folder}", name="clip"),), group, model.text)
-    wanted = Clip(str(folder)).alike([pixels, pixels], ["a dog", "rain"])
-    assert [sample.reward for sample in found.samples] == pytest.approx(wanted, abs=1e-5)
-    assert wanted[0] != pytest.approx(wanted[1], abs=1e-4)
+    found = [sample.reward for sample in scored(f"clip:{folder}", group, model.text)]
+    assert found == likeness(folder, [pixels, pixels], ["a dog", "rain"])
+    assert found[0] != pytest.approx(found[1], abs=1e-4)
 
 
 def test_a_head_is_a_linear_layer_on_the_normalised_embedding(clip, tmp_path):
     folder, model, _, processor = clip
     head = torch.nn.Linear(16, 1)
     save_file(head.state_dict(), tmp_path / "aesthetic.safetensors")
-    group = group_of(generated(0, 10), generated(1, 200), prompt="?")
-    options = {"head": str(tmp_path / "aesthetic.safetensors")}
-    found = scored((RewardSpec(function=f"clip:{folder}", name="aesthetic", options=options),), group)
-    pictures = [np.full((4, 4, 3), shade, np.uint8) for shade in (10, 200)]
+    group, pictures = shades(prompt="?")
+    found = scored(f"clip:{folder}", group, head=str(tmp_path / "aesthetic.safetensors"))
     with torch.no_grad():
         values = processor(images=pictures, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
         embedding_BD = model.get_image_features(values).pooler_output
         wanted = head(embedding_BD / embedding_BD.norm(dim=-1, keepdim=True))[:, 0].tolist()
-    assert [sample.reward for sample in found.samples] == pytest.approx(wanted, abs=1e-5)
+    assert [sample.reward for sample in found] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_folder_without_clip_is_refused_before_anything_is_scored(tmp_path):
     save_model(seeing.built(), tmp_path / "no_clip")
     with pytest.raises(ModelError, match="no_clip: no CLIP can be loaded from here"):
-        scored((RewardSpec(function=f"clip:{tmp_path / 'no_clip'}"),), group_of(generated(), prompt="a cat"))
+        scored(f"clip:{tmp_path / 'no_clip'}", group_of(generated(), prompt="a cat"))
 
 
 def test_both_are_stood_in_for_before_a_run(tmp_path):
@@ -340,18 +337,18 @@ def test_both_are_stood_in_for_before_a_run(tmp_path):
 
 def test_an_unknown_option_is_refused_before_anything_is_scored():
     with pytest.raises(SpecError, match="cannot be called as function"):
-        scored((RewardSpec(function="judge:http://127.0.0.1:9", options={"criteria": "?"}),), group_of(generated()))
+        scored("judge:http://127.0.0.1:9", group_of(generated()), criteria="?")
 
 
 def test_a_missing_head_and_a_head_of_another_width_fail_by_name(clip, tmp_path):
     folder, *_ = clip
     save_file(torch.nn.Linear(8, 1).state_dict(), tmp_path / "narrow.safetensors")
-    for function, options, message in (
-        (f"clip:{folder}", {"head": "nowhere.safetensors"}, "nowhere.safetensors: no linear layer"),
-        (f"clip:{folder}", {"head": str(tmp_path / "narrow.safetensors")}, "no linear layer weight [1, D]"),
+    for head, message in (
+        ("nowhere.safetensors", "nowhere.safetensors: no linear layer"),
+        (str(tmp_path / "narrow.safetensors"), "no linear layer weight [1, D]"),
     ):
-        found = scored((RewardSpec(function=function, name="clip", options=options),), group_of(generated(), prompt="a cat"))
-        assert message in found.samples[0].error
+        (sample,) = scored(f"clip:{folder}", group_of(generated(), prompt="a cat"), head=head)
+        assert message in sample.error
 
 
 def pictures():
@@ -380,5 +377,5 @@ def test_several_pictures_are_not_compared(clip):
     folder, *_ = clip
     model = seeing.built()
     group = group_of(answered(model, "dogs", seeing.picture(), seeing.picture(seed=1)), prompt="?")
-    found = scored((RewardSpec(function=f"clip:{folder}", name="clip"),), group, model.text)
-    assert "found 2 media (image/png, image/png), not one picture" in found.samples[0].error
+    (sample,) = scored(f"clip:{folder}", group, model.text)
+    assert "found 2 media (image/png, image/png), not one picture" in sample.error

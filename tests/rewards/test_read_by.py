@@ -108,10 +108,8 @@ def test_another_template_over_the_same_vocabulary_is_the_models_own(texts):
     own.tokenizer.chat_template = published.LLAMA_3.replace("<|eot_id|>", "<|im_end|>")
     sample = sample_of(policy, CHAT, "the sum is 7")
     assert read_by(own, policy, 512)(sample, CHAT).tolist() == theirs(own, "the sum is 7")
-    assert (
-        read_by(own, policy, 512)(sample_of(policy, PLAIN, " 7"), PLAIN).tolist()
-        == sample_of(policy, PLAIN, " 7").tokens_T.tolist()
-    )
+    plain = sample_of(policy, PLAIN, " 7")
+    assert read_by(own, policy, 512)(plain, PLAIN).tolist() == plain.tokens_T.tolist()
 
 
 def test_a_model_without_a_template_of_its_own_reads_the_samples_tokens_or_is_refused(texts):

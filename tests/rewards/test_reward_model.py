@@ -61,63 +61,47 @@ def test_another_vocabulary_reads_prompt_and_text_anew():
     assert score(mixture(model), make_group("abc")).samples[0].reward == len("question") + 3
 
 
-def test_groups_that_wait_together_are_scored_in_one_call():
+async def test_groups_that_wait_together_are_scored_in_one_call():
     scorer = Summing()
     made = mixture(ModelReward(scorer, "judge", lambda sample, prompt: np.full(len(sample.text), 1)))
-
-    async def run():
-        return await asyncio.gather(*(made(make_group("a" * (n + 1), "b")) for n in range(5)))
-
-    groups = asyncio.run(run())
+    groups = await asyncio.gather(*(made(make_group("a" * (n + 1), "b")) for n in range(5)))
     assert [[sample.reward for sample in group.samples] for group in groups] == [[n + 1.0, 1.0] for n in range(5)]
     assert [len(units) for units in scorer.calls] == [5]
 
 
-def test_who_is_scored_together_does_not_depend_on_how_long_scoring_takes():
+async def test_who_is_scored_together_does_not_depend_on_how_long_scoring_takes():
     """Groups that come one by one while the thread is busy must not be gathered into one call: last bits would change."""
     scorer = Held()
     model = ModelReward(scorer, "judge")
-
-    async def run():
-        asked = []
-        for text in "abc":
-            asked.append(asyncio.create_task(model(make_group(text), {})))
-            await asyncio.sleep(0.01)
-        scorer.release.set()
-        await asyncio.gather(*asked)
-
-    asyncio.run(run())
+    asked = []
+    for text in "abc":
+        asked.append(asyncio.create_task(model(make_group(text), {})))
+        await asyncio.sleep(0.01)
+    scorer.release.set()
+    await asyncio.gather(*asked)
     assert [len(units) for units in scorer.calls] == [1, 1, 1]
 
 
-def test_scoring_leaves_the_loop_free():
+async def test_scoring_leaves_the_loop_free():
     scorer = Held()
-
-    async def run():
-        task = asyncio.create_task(mixture(ModelReward(scorer, "judge"))(make_group("a")))
-        await asyncio.sleep(0.05)
-        scorer.release.set()
-        return await task
-
-    assert asyncio.run(run()).samples[0].valid
+    task = asyncio.create_task(mixture(ModelReward(scorer, "judge"))(make_group("a")))
+    await asyncio.sleep(0.05)
+    scorer.release.set()
+    assert (await task).samples[0].valid
 
 
-def test_a_group_that_gave_up_does_not_disturb_those_that_wait():
+async def test_a_group_that_gave_up_does_not_disturb_those_that_wait():
     scorer = Summing()
     model = ModelReward(scorer, "judge")
-
-    async def run():
-        impatient = asyncio.create_task(model(make_group("a"), {}))
-        patient = asyncio.create_task(model(make_group("b"), {}))
-        await asyncio.sleep(0)
-        impatient.cancel()
-        return await patient
-
-    assert asyncio.run(run()) == [float(make_group("b").samples[0].tokens_T.sum())]
+    impatient = asyncio.create_task(model(make_group("a"), {}))
+    patient = asyncio.create_task(model(make_group("b"), {}))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    assert await patient == [float(make_group("b").samples[0].tokens_T.sum())]
     assert [len(units) for units in scorer.calls] == [1]
 
 
-def test_a_failing_model_fails_the_groups_that_asked_and_recovers():
+async def test_a_failing_model_fails_the_groups_that_asked_and_recovers():
     class Once(Summing):
         def score(self, units, needs):
             if not self.calls:
@@ -126,11 +110,7 @@ def test_a_failing_model_fails_the_groups_that_asked_and_recovers():
             return super().score(units, needs)
 
     made = mixture(ModelReward(Once(), "judge"))
-
-    async def run():
-        return await made(make_group("a")), await made(make_group("b"))
-
-    first, second = asyncio.run(run())
+    first, second = [await made(make_group(text)) for text in "ab"]
     assert first.samples[0].error == 'RewardError: reward "judge" failed on prompt gsm8k/0/17: RuntimeError: out of memory'
     assert second.samples[0].valid
 

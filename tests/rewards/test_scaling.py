@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reward_examples import make_group, make_sample, mixture, score
+from reward_examples import make_group, make_sample, score
 
 from penstock.config.run import RewardScaling, RewardSpec
 from penstock.core.errors import RewardError, SpecError
@@ -121,10 +121,3 @@ def test_an_impossible_buffer_is_refused():
 def test_the_penalty_is_a_reward_of_a_mixture_by_name():
     reward = Mixture((RewardSpec(function="overlong", options={"longest": 3, "buffer": 2}),))
     assert [sample.reward for sample in score(reward, make_group("x")).samples] == [-1.0]
-
-
-def test_a_number_goes_to_the_last_action_and_numbers_stay_with_their_tokens():
-    whole = score(mixture(lambda sample, columns: 2.0), make_group("x")).samples[0]
-    each = score(mixture(lambda sample, columns: [1.0, 0.0, 3.0]), make_group("x")).samples[0]
-    assert whole.reward_T.tolist() == [0, 0, 0, 0, 2]
-    assert each.reward_T.tolist() == [0, 0, 1, 0, 3]
