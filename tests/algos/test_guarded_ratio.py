@@ -59,6 +59,9 @@ def test_the_gain_by_hand():
     assert cut_A.tolist() == [True, False]
 
 
+ALGORITHM = flow_grpo(objective=GuardedRatio(), clip=(2e-6, 2e-6))
+
+
 def denoiser():
     model = build_denoiser(ModelSpec(denoiser=Pictures(shape=(1, 4, 4)), vocabulary=259, context=16, layers=1), ["cat"], 0)
     with torch.no_grad():
@@ -87,11 +90,10 @@ def labelled(model, algorithm):
 @pytest.mark.parametrize("budget", [5, 10**6])
 def test_the_gradient_before_the_first_update_is_that_of_the_noise_over_the_span(budget):
     """All ratios are 1, so that of a gain is the advantage times the gradient of mean(ε μ), over the span."""
-    algorithm = flow_grpo(objective=GuardedRatio(), clip=(2e-6, 2e-6))
     model = denoiser()
-    learner, units = labelled(model, algorithm)
+    learner, units = labelled(model, ALGORITHM)
     for batch in learner.policy.lay_out(units, budget, coupled=False):
-        learner.accumulate(batch, algorithm.loss(), Denominator.of(units))
+        learner.accumulate(batch, ALGORITHM.loss(), Denominator.of(units))
     found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     assert learner.flush()["policy/clip_fraction"] == 0
     model.zero_grad()
@@ -107,9 +109,8 @@ def test_the_gradient_before_the_first_update_is_that_of_the_noise_over_the_span
 
 def test_ratios_move_by_as_much_at_every_noise():
     """The learner's weights move; the spread of plain log-ratios over transitions differs several times more."""
-    algorithm = flow_grpo(objective=GuardedRatio(), clip=(2e-6, 2e-6))
     model = denoiser()
-    learner, units = labelled(model, algorithm)
+    learner, units = labelled(model, ALGORITHM)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1e-3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos import TrackedRewards, ddpo
-from penstock.algos.tracked_rewards import named, remembered, standardised, with_statistics
+from penstock.algos.tracked_rewards import named, remembered, with_statistics
 from penstock.loops.learn import Labeller
 
 FEW = TrackedRewards(size=4, least=3)
@@ -30,28 +30,25 @@ def advantages(units):
     return [[float(row.fields["advantage"][0]) for row in unit] for unit in units]
 
 
-def test_the_advantage_by_hand():
-    """Rewards 1 and 3 of a prompt that had 2 and 6: mean 3, deviation √(14 / 4)."""
-    found = standardised(np.array([1.0, 3.0]), 3.0, np.sqrt(14 / 4))
-    assert found.tolist() == pytest.approx([-2 / np.sqrt(3.5), 0.0], abs=1e-5)
+ROOT = np.sqrt(5)
 
 
-def test_a_batch_is_measured_by_its_prompts_earlier_rewards_too():
-    one = labeller(size=4, least=3)
-    one.label([group("cat", 2.0, 6.0)])
-    found = advantages(one.label([group("cat", 1.0, 3.0)]))
-    assert found[0] == pytest.approx([-2 / np.sqrt(3.5), 0.0], abs=1e-5)
-
-
-def test_below_the_least_count_the_whole_batch_is_the_measure():
-    """Rewards 0, 2 and 4, 6 of two prompts: mean 3, deviation √5."""
-    found = advantages(labeller(size=4, least=3).label([group("cat", 0.0, 2.0), group("dog", 4.0, 6.0, ordinal=1)]))
-    assert found == [pytest.approx([x / np.sqrt(5) for x in pair], abs=1e-5) for pair in ((-3, -1), (1, 3))]
-
-
-def test_one_sample_a_prompt_will_do():
-    found = advantages(labeller(size=4, least=2).label([group("cat", 0.0), group("dog", 4.0, ordinal=1)]))
-    assert found == [pytest.approx([-1.0], abs=1e-5), pytest.approx([1.0], abs=1e-5)]
+@pytest.mark.parametrize(
+    ("earlier", "batch", "least", "expected"),
+    [
+        # rewards 1 and 3 of a prompt that had 2 and 6: mean 3, deviation √(14 / 4)
+        ([group("cat", 2.0, 6.0)], [group("cat", 1.0, 3.0)], 3, [[-2 / np.sqrt(3.5), 0.0]]),
+        # rewards 0, 2 and 4, 6 of two prompts: mean 3, deviation √5
+        ([], [group("cat", 0.0, 2.0), group("dog", 4.0, 6.0, ordinal=1)], 3, [[-3 / ROOT, -1 / ROOT], [1 / ROOT, 3 / ROOT]]),
+        ([], [group("cat", 0.0), group("dog", 4.0, ordinal=1)], 2, [[-1.0], [1.0]]),
+    ],
+    ids=["by its prompts' earlier rewards too", "below the least count by the whole batch", "of one sample a prompt"],
+)
+def test_a_batch_is_measured_by_hand(earlier, batch, least, expected):
+    one = labeller(size=4, least=least)
+    if earlier:
+        one.label(earlier)
+    assert advantages(one.label(batch)) == [pytest.approx(part, abs=1e-5) for part in expected]
 
 
 def test_a_sample_that_failed_is_in_no_statistic():

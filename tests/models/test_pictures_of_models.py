@@ -62,11 +62,6 @@ def test_positions_by_hand(model):
     assert part_T.tolist() == [0, 0, 0, 1, 2, 3, 4, 5, 0, 0]
 
 
-def test_positions_of_text_alone_count_its_tokens(model):
-    position_3T, _ = model.text.senses.places(np.zeros(5, np.int64))
-    assert position_3T.tolist() == [[0, 1, 2, 3, 4]] * 3
-
-
 def test_a_picture_stands_for_its_grid_over_the_square_of_the_merge(model):
     for size, tokens in zip(seeing.SIZES, (9, 6, 2, 3), strict=True):
         (blob,) = seeing.shown(model, seeing.picture(size))
