@@ -1,7 +1,7 @@
 """What test_deepspeed.py runs in processes of their own, because DeepSpeed has one group of ranks in a process's life.
 
-``equal ALGORITHM STAGE`` prints the largest gaps to one device over 20 steps; ``write STAGE RANKS FOLDER`` trains and leaves a
-checkpoint and what came after it; ``resume STAGE RANKS FOLDER`` goes on from it and prints the gaps to that.
+``equal STAGE`` prints the largest gaps to one device over 20 steps of each algorithm; ``write STAGE RANKS FOLDER`` trains and
+leaves a checkpoint and what came after it; ``resume STAGE RANKS FOLDER`` goes on from it and prints the gaps to that.
 """
 
 import copy
@@ -9,16 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-from rank_examples import LOSSES, learners, train, units_for, widest_gap
+from rank_examples import LOSSES, SCHEDULE, batches_for, learners, train, units_for, widest_gap
 from safetensors.torch import load_file, save_file
 
 import tiny_models
 from penstock.ckpt.store import CheckpointStore, Position
-from penstock.config.optimizers import AdamW
 from penstock.config.strategies import DeepSpeed, OneDevice
 from penstock.models.text import train_tokenizer
-
-SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
 
 
 def gap(found, expected):
@@ -26,11 +23,14 @@ def gap(found, expected):
     return max(abs(found[name] - expected[name]) / max(1.0, abs(expected[name])) for name in expected)
 
 
-def equal(tiny, algorithm, stage):
+def equal(tiny, stage):
+    return {algorithm: gaps(tiny, algorithm, int(stage)) for algorithm in LOSSES}
+
+
+def gaps(tiny, algorithm, stage):
     widest = 0.0
-    with learners(tiny, [OneDevice(), DeepSpeed(stage=int(stage))], **SCHEDULE) as (one, other):
-        for seed in range(20):
-            units = units_for(algorithm, seed, tiny())
+    with learners(tiny, [OneDevice(), DeepSpeed(stage=stage)], **SCHEDULE) as (one, other):
+        for units in batches_for(algorithm, range(20), tiny()):
             expected, found = (train(learner, units, LOSSES[algorithm]) for learner in (one, other))
             widest = max(widest, abs(found["loss"] - expected["loss"]), gap(found, expected) / 10)
         return {"metrics": widest, "weights": widest_gap(other.weights(), one.weights())}

@@ -26,9 +26,10 @@ from penstock.train.learner import DeviceLearner, LearnerPlan
 
 @dataclass(frozen=True)
 class WeightedLoss:
-    """``sum(weight * (logp + entropy + (value - 1)²)) / tokens + sum(score) / rows`` over the outputs asked for."""
+    """``sum(weight * (logp + entropy + (value - 1)²)) / tokens + sum(score) / rows`` over the outputs asked for, scaled."""
 
     needs: frozenset[str] = field(default=frozenset({"logp"}))
+    scale: float = 1.0
 
     def __call__(self, outputs: Outputs, fields: Mapping[str, Any], batch: Any, denominator: Denominator) -> LossOutput:
         total = torch.zeros(())
@@ -38,7 +39,7 @@ class WeightedLoss:
             total = total + (fields["weight"] * (outputs["value"] - 1).square()).sum() / denominator.tokens
         if "score" in outputs:
             total = total + outputs["score"].sum() / denominator.rows
-        return total, {"seen": torch.tensor(len(batch.unit_B) / denominator.rows)}
+        return self.scale * total, {"seen": torch.tensor(len(batch.unit_B) / denominator.rows)}
 
 
 def weighted(rng: np.random.Generator, length: int) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from penstock.algos.dpo import DPO
 from penstock.algos.grpo import GRPO
 from penstock.algos.sft import SFT
 from penstock.config.learner import LearnerSpec
-from penstock.core.contracts import Denominator, State
+from penstock.config.optimizers import AdamW
+from penstock.config.strategies import DDP, FSDP2
+from penstock.core.contracts import Denominator
 from penstock.core.types import Metrics, Unit
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
@@ -27,6 +29,14 @@ from penstock.train.ranks import learner_of
 
 LOSSES = {"SFT": SFT().loss(), "DPO": DPO().loss(), "GRPO": GRPO(clip=(0.2, 0.28)).loss()}
 LOGP = frozenset({"logp"})
+STRATEGIES = {
+    "DDP": DDP(),
+    "FSDP2": FSDP2(),
+    "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
+    "tensor parallel": FSDP2(ranks=2, tensor_parallel=2),
+    "sequence parallel": FSDP2(ranks=2, sequence_parallel=2),
+}
+SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
 BUDGET = 28
 """Tokens of a micro-batch: small enough that a batch makes several, of which the last ranks have one less."""
 
@@ -107,11 +117,6 @@ def doubled(model: LanguageModel) -> LanguageModel:
     for parameter in model.parameters():
         parameter.data = parameter.data.double()
     return model
-
-
-def kept(state: State) -> State:
-    """A state that later steps do not change."""
-    return State({name: torch.as_tensor(array).detach().clone() for name, array in state.arrays.items()}, dict(state.values))
 
 
 def widest_gap(found: Any, expected: Any) -> float:

@@ -40,17 +40,6 @@ each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITEC
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """``scale * sum(logp)``."""
-
-    scale: float
-    needs: frozenset[str] = LOGP
-
-    def __call__(self, outputs, fields, batch, denominator):
-        return self.scale * outputs["logp"].sum(), {}
-
-
-@dataclass(frozen=True)
 class FiniteLossWithoutFiniteGradient:
     needs: frozenset[str] = LOGP
 
@@ -85,19 +74,10 @@ def test_steps_equal_torch_adamw_run_by_hand(tiny):
         accumulate(learner, units)
         found = learner.step()
         assert found["gradient_norm"] == pytest.approx(norm.item(), rel=1e-4)
+        assert norm > 0.5, "what is reported is the norm before clipping"
         assert found["learning_rate"] == rate_at(learner.spec, step, 5)
     for (name, expected), (_, tensor) in zip(network.named_parameters(), model.network.named_parameters(), strict=True):
         torch.testing.assert_close(tensor, expected, atol=1e-4, rtol=1e-4, msg=name)
-
-
-def test_the_reported_norm_is_that_before_clipping(tiny):
-    norms = []
-    for clip_norm in (0.0, 1e-3):
-        learner = learner_of(tiny(), clip_norm=clip_norm)
-        accumulate(learner, some_units())
-        norms.append(learner.step()["gradient_norm"])
-    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
-    assert norms[0] > 1e-3
 
 
 @each_architecture
@@ -105,7 +85,7 @@ def test_weight_decay_leaves_biases_norms_and_embeddings_alone(architecture, tin
     model = tiny(architecture)
     before = weights_of(model.network)
     learner = learner_of(model, learning_rate=0.1, optimizer=AdamW(weight_decay=0.5))
-    accumulate(learner, some_units(), Scaled(0.0))
+    accumulate(learner, some_units(), WeightedLoss(scale=0.0))
     learner.step()
     embeddings = {id(m.weight) for m in model.network.modules() if isinstance(m, torch.nn.Embedding)}
     for name, parameter in model.network.named_parameters():
@@ -146,24 +126,20 @@ def test_gradient_checkpointing_changes_no_gradient(architecture, tiny):
 
 @pytest.mark.slow
 def test_bfloat16_keeps_updates_smaller_than_its_own_steps(tiny):
-    """A hundred steps of 1e-4 move a weight near 1 by 0.01; in bfloat16 each of them alone would round away."""
+    """Twenty steps of 5e-4 move a weight near 1 by 0.01; in bfloat16 each of them alone would round away."""
     model = tiny()
-    learner = learner_of(model, dtype="bfloat16", learning_rate=1e-4, clip_norm=0.0)
+    learner = learner_of(model, dtype="bfloat16", learning_rate=5e-4, clip_norm=0.0)
     name = next(name for name, p in model.named_parameters() if name.endswith("norm.weight"))
     before = dict(model.named_parameters())[name].detach().float().clone()
-    train(learner, [0] * 100)
+    train(learner, [0] * 20)
     moved = dict(model.named_parameters())[name].detach().float() - before
     assert float(moved.abs().median()) == pytest.approx(0.01, rel=0.6)
 
 
-def test_bfloat16_computes_in_bfloat16(tiny):
+def test_bfloat16_computes_in_bfloat16_and_keeps_float32_masters_in_its_state(tiny):
     model = tiny()
-    learner_of(model, dtype="bfloat16")
+    learner = learner_of(model, dtype="bfloat16")
     assert {parameter.dtype for parameter in model.network.parameters()} == {torch.bfloat16}
-
-
-def test_bfloat16_keeps_float32_masters_in_its_state(tiny):
-    learner = learner_of(tiny(), dtype="bfloat16")
     assert {a.dtype for name, a in learner.state().arrays.items() if name.startswith("master.")} == {torch.float32}
 
 
@@ -172,27 +148,17 @@ def test_bfloat16_accumulates_micro_batches_in_float32(tiny):
     units, norms = some_units(groups=(1,)), []
     for small in (0, 64):
         learner = learner_of(tiny(), dtype="bfloat16", clip_norm=0.0)
-        accumulate(learner, units, Scaled(1.0))
+        accumulate(learner, units, WeightedLoss(scale=1.0))
         for _ in range(small):
-            accumulate(learner, units, Scaled(1 / 1024))
+            accumulate(learner, units, WeightedLoss(scale=1 / 1024))
         norms.append(learner.step()["gradient_norm"])
     assert norms[1] / norms[0] == pytest.approx(1 + 64 / 1024, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"critic": "shared"},
-        {"critic": "separate"},
-        {"dtype": "bfloat16"},
-        {"token_dropout": 0.3, "dropout": 0.2},
-        {"schedule": "linear", "warmup": 1},
-    ],
-    ids=["shared critic", "separate critic", "bfloat16", "dropout", "schedule"],
-)
+@pytest.mark.parametrize("spec", [{"dtype": "bfloat16"}, {"token_dropout": 0.3, "dropout": 0.2}], ids=["bfloat16", "dropout"])
 def test_a_learner_goes_on_from_its_state_bit_by_bit(spec, tiny):
-    needs = frozenset({"logp", "value"}) if "critic" in spec else LOGP
-    assert_resumes_bit_by_bit(lambda: learner_of(tiny(), learning_rate=1e-3, **spec), WeightedLoss(needs))
+    """Critics and schedules: tests/contracts/test_learner_contract.py."""
+    assert_resumes_bit_by_bit(lambda: learner_of(tiny(), learning_rate=1e-3, **spec))
 
 
 def test_going_back_to_a_state_forgets_what_was_accumulated(tiny):
@@ -300,25 +266,6 @@ def test_dropout_leaves_scores_alone(tiny):
 def test_dropout_draws_anew_for_every_micro_batch(tiny):
     learner = learner_of(tiny(), dropout=0.3)
     assert accumulate(learner, some_units()) != accumulate(learner, some_units())
-
-
-def test_dropout_is_repeated_from_the_state(tiny):
-    learner = learner_of(tiny(), dropout=0.3, token_dropout=0.3)
-    accumulate(learner, some_units())
-    state = saved(learner)
-    first = accumulate(learner, some_units())
-    learner.load_state(state)
-    assert accumulate(learner, some_units()) == first
-
-
-def test_frozen_parameters_stay_and_are_not_in_the_state(tiny):
-    model = tiny()
-    frozen = model.network.model.layers[0].requires_grad_(False)
-    before = weights_of(frozen)
-    learner = learner_of(model, learning_rate=0.1)
-    train(learner, [0])
-    assert_equal_bits(weights_of(frozen), before)
-    assert not any("layers.0." in name for name in learner.state().arrays)
 
 
 class Reads(TorchDispatchMode):

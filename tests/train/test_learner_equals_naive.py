@@ -12,7 +12,6 @@ from penstock.core.contracts import Denominator
 from penstock.core.types import Row
 from penstock.loops.learn import Trainer
 from penstock.models.language_policy import LanguagePolicy
-from penstock.models.packing import lay_out
 from penstock.train.learner import Scoring
 
 each_architecture = pytest.mark.parametrize("architecture", tiny_models.ARCHITECTURES)
@@ -122,16 +121,6 @@ def test_an_algorithm_says_whether_rows_are_coupled(algorithm, coupled):
     assert algorithm.coupled is coupled
 
 
-def test_metrics_of_micro_batches_add_up_to_those_of_the_batch(tiny):
-    units = some_units(groups=(2, 1, 3, 2))
-    learner = learner_of(tiny())
-    batches = lay_out(units, 32, True)
-    assert len(batches) > 1
-    for batch in batches:
-        learner.accumulate(batch, WeightedLoss(), Denominator.of(units))
-    assert learner.flush()["seen"] == pytest.approx(1.0)
-
-
 def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
     units = some_units(groups=(3, 2, 2))
     scoring = Scoring(LanguagePolicy(tiny()))
@@ -139,10 +128,3 @@ def test_a_row_scores_the_same_whoever_shares_its_micro_batch(tiny):
     alone = [scoring.score([(row,)], frozenset({"logp"}))["logp"][0] for row in rows_of(units)]
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
-
-
-def test_scores_come_in_the_order_of_the_rows(tiny):
-    units = some_units(groups=(1, 1, 1, 1))
-    scoring = Scoring(LanguagePolicy(tiny()))
-    found = scoring.score(units, frozenset({"logp"}))["logp"]
-    assert [len(logp_A) for logp_A in found] == [int(row.action_T.sum()) for (row,) in units]

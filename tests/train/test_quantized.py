@@ -116,7 +116,7 @@ def test_gradients_are_those_of_adapters_on_the_rounded_matrices(scored, text, p
             assert torch.allclose(parameter.grad, own[name].grad, atol=1e-4 * scale), name
 
 
-@pytest.mark.parametrize("architecture", PLAIN)
+@pytest.mark.parametrize("architecture", ["qwen3", "llama"])
 def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, packages):
     model = at_least_float32(architecture, text)
     learner = learner_of(model, lora=SPEC, learning_rate=1e-2)
@@ -128,7 +128,7 @@ def test_adapters_learn_on_4_bits_and_the_reference_stays(architecture, text, pa
     assert not any(map(np.array_equal, learner.score(units, LOGP)["logp"], before))
 
 
-@pytest.mark.parametrize("architecture", PLAIN)
+@pytest.mark.parametrize("architecture", ["qwen2", "gpt_neox"])
 def test_generated_log_probs_are_the_learners(architecture, text, packages):
     assert_draws_are_the_learners(trained(at_least_float32(architecture, text), lora=SPEC), within=1e-3)
 

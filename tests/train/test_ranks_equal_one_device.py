@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from learner_examples import WeightedLoss, some_units
-from rank_examples import BUDGET, LOSSES, assert_alike, batches_for, learners, ranks_of, train, units_for
+from rank_examples import BUDGET, LOSSES, SCHEDULE, STRATEGIES, assert_alike, batches_for, learners, ranks_of, train, units_for
 from transformers import AutoModelForSequenceClassification
 
 import tiny_models
 import tiny_t5
 from penstock.config.learner import LoRA
-from penstock.config.optimizers import AdamW, AdamW8bit
+from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.core.contracts import Denominator
 from penstock.core.errors import ModelError
@@ -18,17 +18,6 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.packing import lay_out
 
 pytestmark = pytest.mark.slow
-
-SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
-STRATEGIES = {
-    "DDP": DDP(),
-    "FSDP2": FSDP2(),
-    "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
-    "tensor parallel": FSDP2(ranks=2, tensor_parallel=2),
-    "sequence parallel": FSDP2(ranks=2, sequence_parallel=2),
-}
-
-
 two_ranks = ranks_of(2)
 
 

@@ -5,27 +5,27 @@ from dataclasses import dataclass
 import pytest
 import torch
 from learner_examples import WeightedLoss, some_units
-from rank_examples import BUDGET, LOSSES, assert_alike, batches_for, doubled, learners, ranks_of, train, widest_gap
+from rank_examples import (
+    BUDGET,
+    LOSSES,
+    SCHEDULE,
+    STRATEGIES,
+    assert_alike,
+    batches_for,
+    doubled,
+    learners,
+    ranks_of,
+    train,
+    widest_gap,
+)
 
 import tiny_models
-from penstock.config.optimizers import AdamW
-from penstock.config.strategies import DDP, FSDP2, OneDevice
+from penstock.config.strategies import FSDP2, OneDevice
 from penstock.core.contracts import Denominator
 from penstock.models import outputs as registry
 from penstock.models.packing import lay_out
 
 pytestmark = pytest.mark.slow
-
-STRATEGIES = {
-    "DDP": DDP(),
-    "FSDP2": FSDP2(),
-    "FSDP2 that keeps what it gathered": FSDP2(reshard=False),
-    "tensor parallel": FSDP2(tensor_parallel=2),
-    "sequence parallel": FSDP2(sequence_parallel=2),
-}
-SCHEDULE = {"optimizer": AdamW(weight_decay=0.01), "schedule": "cosine", "warmup": 3}
-
-
 two_ranks = ranks_of(2)
 
 

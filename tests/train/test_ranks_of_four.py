@@ -1,7 +1,8 @@
 """Four ranks that split tokens, matrices and data at once give the losses and weights of one device, in float64."""
 
 import pytest
-from rank_examples import LOSSES, assert_alike, batches_for, doubled, kept, learners, ranks_of, train, units_for, widest_gap
+from learner_examples import saved
+from rank_examples import LOSSES, assert_alike, batches_for, doubled, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
 from penstock.config.learner import LearnerSpec
@@ -36,7 +37,7 @@ def test_all_splits_at_once_resume_on_one_device(tiny):
     loss, strategy = LOSSES["SFT"], FSDP2(ranks=4, sequence_parallel=2, tensor_parallel=2)
     with learners(lambda: tiny("llama"), [strategy, OneDevice()]) as (four, one):
         train(four, units_for("SFT", 0, tiny("llama")), loss)
-        one.load_state(kept(four.state()))
+        one.load_state(saved(four))
         units = units_for("SFT", 1, tiny("llama"))
         assert train(four, units, loss)["loss"] == pytest.approx(train(one, units, loss)["loss"], abs=1e-5)
 

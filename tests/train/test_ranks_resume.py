@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from rank_examples import LOSSES, assert_alike, batches_for, kept, learners, train, units_for, widest_gap
+from learner_examples import saved
+from rank_examples import LOSSES, assert_alike, batches_for, learners, train, units_for, widest_gap
 
 from penstock.ckpt.store import CheckpointStore, Position
 from penstock.config.strategies import DDP, FSDP2, OneDevice
@@ -22,7 +23,7 @@ def test_a_checkpoint_of_2_ranks_resumes_on_another_number(strategy, resumed, ti
     with learners(tiny, [strategy]) as (two,):
         for units in batches[:2]:
             train(two, units, loss)
-        state = kept(two.state())
+        state = saved(two)
         expected = [train(two, units, loss) for units in batches[2:]]
         weights = {name: tensor.clone() for name, tensor in two.weights()}
     with learners(tiny, [resumed]) as (other,):
@@ -38,7 +39,7 @@ def test_one_device_resumes_on_shards(strategy, tiny):
     loss = LOSSES["SFT"]
     with learners(tiny, [OneDevice(), strategy]) as (one, two):
         train(one, units_for("SFT", 0, tiny()), loss)
-        two.load_state(kept(one.state()))
+        two.load_state(saved(one))
         assert_alike(one, two, batches_for("SFT", range(1, 4), tiny()), loss)
         assert widest_gap(two.weights(), one.weights()) < 1e-5
 
@@ -56,6 +57,6 @@ def test_the_store_writes_shards_array_by_array_and_gives_them_back(tiny, tmp_pa
         assert newest is not None
         assert set(found) == {1, 2}
         assert newest.states["learner"].arrays.keys() == learner.state().arrays.keys()
-        one.load_state(kept(learner.state()))
+        one.load_state(saved(learner))
         assert widest_gap(learner.weights(), one.weights()) == 0.0
     assert torch.is_tensor(newest.states["learner"].arrays["noise"])
