@@ -1,7 +1,14 @@
-"""Processes that end with their test."""
+"""Where weights are published, and processes that end with their test."""
 
 import pytest
 from weight_examples import Child
+
+from penstock.weights.folder import PREFIX
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / f"{PREFIX}run"
 
 
 @pytest.fixture

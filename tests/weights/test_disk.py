@@ -12,12 +12,6 @@ from weight_examples import Board, Channel, Source, assert_equal_tensors, tensor
 from penstock.core.errors import Superseded, WeightError
 from penstock.weights import disk
 from penstock.weights.disk import DiskPublisher, DiskSubscriber
-from penstock.weights.folder import PREFIX
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return tmp_path / f"{PREFIX}run"
 
 
 @pytest.fixture

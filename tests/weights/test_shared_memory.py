@@ -17,11 +17,6 @@ from penstock.weights.snapshot import table_checksum
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / f"{PREFIX}run"
-
-
-@pytest.fixture
 def channel(folder):
     made = Channel(folder, SharedMemoryPublisher, SharedMemorySubscriber)
     yield made
@@ -178,13 +173,6 @@ def test_too_little_room_says_what_to_do(channel, monkeypatch):
 def test_a_machine_without_shared_memory_says_what_to_do(tmp_path):
     with pytest.raises(WeightError, match="use the channel disk"):
         shared_folder("run", tmp_path / "nowhere")
-
-
-def test_closing_leaves_nothing_behind(folder):
-    channel = Channel(folder, SharedMemoryPublisher, SharedMemorySubscriber)
-    channel.publish(1, 2)
-    channel.close()
-    assert list(folder.parent.iterdir()) == []
 
 
 def test_a_folder_has_one_living_owner(folder):
