@@ -18,6 +18,7 @@ from penstock.runtime.check import check_data, check_model
 
 LONG = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=400))
 ROW = json.dumps({"prompt": "ab", "answer": "c", "chosen": "c", "rejected": "d"}) + "\n"
+HELD_OUT = json.dumps({"kind": "EvaluationSpec", "data": {"kind": "DataSpec", "source": "rows.jsonl"}})
 
 
 @pytest.fixture
@@ -32,83 +33,87 @@ def train(penstock: Penstock, tmp_path: Path) -> Callable[..., Outcome]:
     return run
 
 
-def test_a_missing_file(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--sft.data.source", "nowhere.jsonl").assert_refused("sft", "nowhere.jsonl", "no such file")
+WORDS = {
+    "a missing file": ("tiny --sft.data.source nowhere.jsonl", ("sft", "nowhere.jsonl", "no such file")),
+    "a skip that leaves nothing": ("tiny --sft.data.skip 20", ("skip=20 leaves none of its 20 rows",)),
+    "a source of no known kind": ("tiny --sft.data.source rows.xls", ("rows.xls", "FILE.jsonl")),
+    "a source function that is not there": (f"tiny --grpo.data.source {RECIPES}:nothing", ("grpo", 'has no "nothing"')),
+    "a template that names a missing column": (
+        "tiny --sft.data.prompt {{question}}",
+        ("'question' is undefined", "columns there are: prompt"),
+    ),
+    "a template that cannot be read": ("tiny --grpo.data.prompt {{prompt", ('template prompt "{{prompt"',)),
+    "a model folder that is not there": ("one_step --sft.model.path ./model", ("model: no such folder",)),
+    "a reward of the wrong form": ("tiny --reward rows", ("grpo", "cannot be called as function(sample or group, columns")),
+}
 
 
-def test_a_missing_file_of_a_later_stage_is_found_before_the_first(train: Callable[..., Outcome]) -> None:
-    outcome = train("tiny", "--grpo.data.source", "nowhere.jsonl")
-    outcome.assert_refused("grpo", "nowhere.jsonl")
+@pytest.mark.parametrize("case", WORDS)
+def test_what_is_named_and_cannot_be_used(case: str, train: Callable[..., Outcome]) -> None:
+    words, parts = WORDS[case]
+    train(*words.split()).assert_refused(*parts)
+
+
+LATER = {
+    "file": ("--grpo.data.source", "nowhere.jsonl", "nowhere.jsonl"),
+    "model folder": ("--grpo.model.path", "./nowhere", "nowhere: no such folder"),
+    "reward": ("--reward", "nothing", 'has no "nothing"'),
+}
+
+
+@pytest.mark.parametrize("case", LATER)
+def test_what_a_later_stage_lacks_is_found_before_the_first_begins(case: str, train: Callable[..., Outcome]) -> None:
+    flag, value, said = LATER[case]
+    outcome = train("tiny", flag, value)
+    outcome.assert_refused("grpo", said)
     assert "started" not in outcome.out
 
 
-def test_a_malformed_line(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW + '{"prompt": nope}\n')
-    train("tiny", "--sft.data.source", "rows.jsonl").assert_refused("rows.jsonl:2: not valid JSON")
+LONG_PROMPT = ROW * 2 + json.dumps({"prompt": LONG}) + "\n"
+LONG_ANSWER = ROW * 2 + json.dumps({"prompt": "ab", "answer": LONG}) + "\n"
+SFT_ROWS = "tiny --sft.data.source rows.jsonl"
+ROWS = {
+    "a malformed line": (ROW + '{"prompt": nope}\n', SFT_ROWS, ("rows.jsonl:2: not valid JSON",)),
+    "a line that is no row": (ROW + "3\n", SFT_ROWS, ("rows.jsonl:2", "must be a JSON object")),
+    "an empty file": ("", SFT_ROWS, ("rows.jsonl: no rows in it",)),
+    "a later template that names a missing column": (
+        ROW,
+        "tiny --grpo.data.source rows.jsonl --grpo.data.prompt {{question}}",
+        ("grpo", "'question' is undefined"),
+    ),
+    "a row in the middle without a column": (
+        ROW * 3 + '{"prompt": "ab"}\n',
+        "one_step --data.source rows.jsonl",
+        ("row 3", "'answer' is undefined"),
+    ),
+    "an example longer than the context": (
+        LONG_ANSWER,
+        "one_step --data.source rows.jsonl",
+        ("rows.jsonl row 2", "do not fit the model's context of 64"),
+    ),
+    "a prompt longer than the context": (
+        LONG_PROMPT,
+        "rewarded --data.source rows.jsonl",
+        ("rows.jsonl row 2", "no room for an answer in the model's context of 64"),
+    ),
+}
 
 
-def test_a_line_that_is_no_row(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW + "3\n")
-    train("tiny", "--sft.data.source", "rows.jsonl").assert_refused("rows.jsonl:2", "must be a JSON object")
+@pytest.mark.parametrize("case", ROWS)
+def test_rows_that_cannot_be_used(case: str, train: Callable[..., Outcome], tmp_path: Path) -> None:
+    rows, words, parts = ROWS[case]
+    (tmp_path / "rows.jsonl").write_text(rows)
+    train(*words.split()).assert_refused(*parts)
 
 
-def test_an_empty_file(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("")
-    train("tiny", "--sft.data.source", "rows.jsonl").assert_refused("rows.jsonl: no rows in it")
+def test_a_held_out_prompt_longer_than_the_context(train: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(LONG_PROMPT)
+    train("rewarded", "--grpo.evaluation", HELD_OUT).assert_refused("rows.jsonl row 2")
 
 
 def test_a_file_cut_short(train: Callable[..., Outcome], tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(ROW.encode() * 100)[:-9])
     train("tiny", "--sft.data.source", "rows.jsonl.gz").assert_refused("rows.jsonl.gz", "is it complete?")
-
-
-def test_a_skip_that_leaves_nothing(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--sft.data.skip", "20").assert_refused("skip=20 leaves none of its 20 rows")
-
-
-def test_a_source_of_no_known_kind(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--sft.data.source", "rows.xls").assert_refused("rows.xls", "FILE.jsonl")
-
-
-def test_a_source_function_that_is_not_there(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--grpo.data.source", f"{RECIPES}:nothing").assert_refused("grpo", 'has no "nothing"')
-
-
-def test_a_template_that_names_a_missing_column(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--sft.data.prompt", "{{ question }}").assert_refused("'question' is undefined", "columns there are: prompt")
-
-
-def test_a_later_template_that_names_a_missing_column(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW)
-    flags = ("--grpo.data.source", "rows.jsonl", "--grpo.data.prompt", "{{ question }}")
-    train("tiny", *flags).assert_refused("grpo", "'question' is undefined")
-
-
-def test_a_template_that_cannot_be_read(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--grpo.data.prompt", "{{ prompt").assert_refused('template prompt "{{ prompt"')
-
-
-def test_a_row_in_the_middle_without_a_column(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW * 3 + '{"prompt": "ab"}\n')
-    train("one_step", "--data.source", "rows.jsonl").assert_refused("row 3", "'answer' is undefined")
-
-
-def test_an_example_longer_than_the_context(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW * 2 + json.dumps({"prompt": "ab", "answer": LONG}) + "\n")
-    outcome = train("one_step", "--data.source", "rows.jsonl")
-    outcome.assert_refused("rows.jsonl row 2", "do not fit the model's context of 64")
-
-
-def test_a_prompt_longer_than_the_context(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW * 2 + json.dumps({"prompt": LONG}) + "\n")
-    outcome = train("rewarded", "--data.source", "rows.jsonl")
-    outcome.assert_refused("rows.jsonl row 2", "no room for an answer in the model's context of 64")
-
-
-def test_a_held_out_prompt_longer_than_the_context(train: Callable[..., Outcome], tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW * 2 + json.dumps({"prompt": LONG}) + "\n")
-    held_out = json.dumps({"kind": "EvaluationSpec", "data": {"kind": "DataSpec", "source": "rows.jsonl"}})
-    train("rewarded", "--grpo.evaluation", held_out).assert_refused("rows.jsonl row 2")
 
 
 @pytest.fixture
@@ -117,59 +122,34 @@ def model(uninterrupted: Callable[..., Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(uninterrupted("tiny") / "model", tmp_path / "model"))
 
 
-def start_from(train: Callable[..., Outcome]) -> Outcome:
-    return train("one_step", "--sft.model.path", "./model")
+LACKS = {
+    "config.json": ("model: no config.json",),
+    "model.safetensors": ("no *.safetensors weights",),
+    "tokenizer*": ("model: no tokenizer",),
+}
 
 
-def test_a_model_folder_that_is_not_there(train: Callable[..., Outcome]) -> None:
-    start_from(train).assert_refused("model: no such folder")
-
-
-def test_a_later_model_folder_that_is_not_there(train: Callable[..., Outcome]) -> None:
-    outcome = train("tiny", "--grpo.model.path", "./nowhere")
-    outcome.assert_refused("grpo", "nowhere: no such folder")
-    assert "started" not in outcome.out
-
-
-def test_a_folder_without_a_config(train: Callable[..., Outcome], model: Path) -> None:
-    (model / "config.json").unlink()
-    start_from(train).assert_refused("model: no config.json")
+@pytest.mark.parametrize("files", LACKS)
+def test_a_model_folder_that_lacks_a_file(files: str, train: Callable[..., Outcome], model: Path) -> None:
+    for file in model.glob(files):
+        file.unlink()
+    train("one_step", "--sft.model.path", "./model").assert_refused(*LACKS[files])
 
 
 def test_pickled_weights_are_never_read(train: Callable[..., Outcome], model: Path) -> None:
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
-    start_from(train).assert_refused("pickled (pytorch_model.bin)", "safe_serialization=True")
-
-
-def test_a_folder_without_weights(train: Callable[..., Outcome], model: Path) -> None:
-    (model / "model.safetensors").unlink()
-    start_from(train).assert_refused("no *.safetensors weights")
+    refused = train("one_step", "--sft.model.path", "./model")
+    refused.assert_refused("pickled (pytorch_model.bin)", "safe_serialization=True")
 
 
 def test_damaged_weights(train: Callable[..., Outcome], model: Path) -> None:
     (model / "model.safetensors").write_bytes(b"\0" * 100)
-    start_from(train).assert_refused("model", "cannot be loaded")
-
-
-def test_a_missing_tokenizer(train: Callable[..., Outcome], model: Path) -> None:
-    for file in model.glob("tokenizer*"):
-        file.unlink()
-    start_from(train).assert_refused("model: no tokenizer")
+    train("one_step", "--sft.model.path", "./model").assert_refused("model", "cannot be loaded")
 
 
 def test_a_chat_without_a_template(train: Callable[..., Outcome], model: Path) -> None:
     (model / "chat_template.jinja").unlink()
     train("one_step", "--sft.model.path", "./model", "--data.chat", "true").assert_refused("no chat template", "chat=false")
-
-
-def test_a_reward_that_is_not_there_is_found_before_the_first_stage(train: Callable[..., Outcome]) -> None:
-    outcome = train("tiny", "--reward", "nothing")
-    outcome.assert_refused("grpo", 'has no "nothing"')
-    assert "started" not in outcome.out
-
-
-def test_a_reward_of_the_wrong_form(train: Callable[..., Outcome]) -> None:
-    train("tiny", "--reward", "rows").assert_refused("grpo", "cannot be called as function(sample or group, columns")
 
 
 def test_a_folder_that_was_there_before_is_kept_without_the_run(penstock: Penstock, tmp_path: Path) -> None:

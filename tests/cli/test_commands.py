@@ -39,25 +39,23 @@ def test_every_command_has_help(command: str, flag: str, penstock: Penstock) -> 
     assert shown.err == ""
 
 
-def test_a_recipes_help_shows_its_purpose_and_its_flags(penstock: Penstock) -> None:
-    shown = penstock("train", f"{RECIPES}:tiny", "--help")
+TINY = f"{RECIPES}:tiny"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "parts"),
+    [
+        (TINY, ("SFT and GRPO on letters.", "--steps INT", "GRPO steps. (default: 4)")),
+        (TINY, ("--grpo.FIELD VALUE  of a stage (sft, grpo)", "--grpo.learner.learning_rate 1e-4")),
+        ("gsm8k", ("--model STR", "--grpo.FIELD VALUE")),
+    ],
+    ids=["its purpose and its flags", "how to set any field", "a value that it needs"],
+)
+def test_a_recipes_help_shows(recipe: str, parts: tuple[str, ...], penstock: Penstock) -> None:
+    shown = penstock("train", recipe, "--help")
     assert shown.code == 0
-    assert "SFT and GRPO on letters." in shown.out
-    assert "--steps INT" in shown.out
-    assert "GRPO steps. (default: 4)" in shown.out
-
-
-def test_a_recipes_help_shows_how_to_set_any_field(penstock: Penstock) -> None:
-    shown = penstock("train", f"{RECIPES}:tiny", "--help")
-    assert "--grpo.FIELD VALUE  of a stage (sft, grpo)" in shown.out
-    assert "--grpo.learner.learning_rate 1e-4" in shown.out
-
-
-def test_help_of_a_recipe_that_needs_a_value(penstock: Penstock) -> None:
-    shown = penstock("train", "gsm8k", "--help")
-    assert shown.code == 0
-    assert "--model STR" in shown.out
-    assert "--grpo.FIELD VALUE" in shown.out
+    for part in parts:
+        assert part in shown.out
 
 
 def test_recipes_lists_each_with_its_purpose(penstock: Penstock) -> None:
@@ -98,10 +96,8 @@ def test_explain_says_which_processes_there_will_be(penstock: Penstock) -> None:
     words = ("--runtime", "procs", "--roles.generators", "3", "--roles.channel", "disk", "--threads", "2", "--ppo.max_lag", "1")
     shown = penstock("explain", f"{RECIPES}:everything", *words).out
     assert "2 CPU threads for each process" in shown
-    assert (
-        "runtime procs: a supervisor with the stream, and processes of this machine: a learner, 3 generators, 1 reward worker\n"
-        in shown
-    )
+    roles = "a learner, 3 generators, 1 reward worker\n"
+    assert f"runtime procs: a supervisor with the stream, and processes of this machine: {roles}" in shown
     assert "weights go to the generators by disk; what the processes say goes to logs/" in shown
     assert "max_lag 1: 16 groups admitted ahead at most, on_stale wait" in shown
     assert "memory: a generator" in shown
@@ -134,8 +130,6 @@ def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uni
 
 @pytest.mark.slow
 def test_eval_of_a_run_repeats_its_last_evaluation(penstock: Penstock, finished: Path) -> None:
-    import json
-
     last = json.loads((finished / "summary.json").read_text())["stages"]["grpo"]["last"]["evaluation/reward"]
     shown = penstock("eval", "runs/run")
     assert shown.code == 0
@@ -148,20 +142,26 @@ def test_eval_of_a_recipe_with_a_model(penstock: Penstock, finished: Path) -> No
     assert shown.out.startswith("reward ")
 
 
-def test_eval_of_an_unfinished_run(penstock: Penstock, halted: Path) -> None:
-    penstock("eval", "runs/run").assert_refused("runs/run: the run has no model yet", "train --resume runs/run")
+REFUSED = {
+    "eval of a stage without samples": ("eval runs/run --stage sft", ("no stage 'sft'", "there are: grpo")),
+    "eval that would change a run": ("eval runs/run --seed 3", ("--seed", "evaluated as it was made")),
+    "eval of a model that is not there": (f"eval {TINY} --model ./nowhere", ("nowhere: no such folder",)),
+    "generate from a prompt longer than the context": (
+        f"generate runs/run --device cpu --prompt {'1234567890' * 10}",
+        ("context is 64",),
+    ),
+}
 
 
-def test_eval_of_a_stage_without_samples(penstock: Penstock, finished: Path) -> None:
-    penstock("eval", "runs/run", "--stage", "sft").assert_refused("no stage 'sft'", "there are: grpo")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_finished_run_cannot_do_is_refused(case: str, penstock: Penstock, finished: Path) -> None:
+    words, parts = REFUSED[case]
+    penstock(*words.split()).assert_refused(*parts)
 
 
-def test_eval_refuses_to_change_a_run(penstock: Penstock, finished: Path) -> None:
-    penstock("eval", "runs/run", "--seed", "3").assert_refused("--seed", "evaluated as it was made")
-
-
-def test_eval_of_a_model_that_is_not_there(penstock: Penstock) -> None:
-    penstock("eval", f"{RECIPES}:tiny", "--model", "./nowhere").assert_refused("nowhere: no such folder")
+@pytest.mark.parametrize("words", [("eval", "runs/run"), ("generate", "runs/run", "--prompt", "x")], ids=["eval", "generate"])
+def test_a_run_without_a_model_yet_is_refused(words: tuple[str, ...], penstock: Penstock, halted: Path) -> None:
+    penstock(*words).assert_refused("runs/run: the run has no model yet", "train --resume runs/run")
 
 
 def test_generate_takes_a_run_folder(penstock: Penstock, finished: Path) -> None:
@@ -191,15 +191,6 @@ def test_generate_of_pictures_by_a_model_of_text(penstock: Penstock, finished: P
     (tmp_path / "seen.jsonl").write_text('{"image": "a.png", "prompt": "<image>what?"}\n')
     refused = "a prompt has the mark <image>, and the model reads text alone; give --media"
     penstock("generate", "runs/run", "--prompts", "seen.jsonl", "--device", "cpu").assert_refused(refused)
-
-
-def test_generate_of_an_unfinished_run(penstock: Penstock, halted: Path) -> None:
-    penstock("generate", "runs/run", "--prompt", "x").assert_refused("runs/run: the run has no model yet")
-
-
-def test_generate_of_a_prompt_longer_than_the_context(penstock: Penstock, finished: Path) -> None:
-    prompt = "1234567890" * 10
-    penstock("generate", "runs/run", "--prompt", prompt, "--device", "cpu").assert_refused("context is 64")
 
 
 def test_report_of_a_run(penstock: Penstock, finished: Path) -> None:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from penstock.cli.main import main
 from penstock.config.run import Run
 from penstock.config.spec import override, plain
 from penstock.recipes.quickstart import quickstart
@@ -32,56 +31,50 @@ def runs(tmp_path):
 
 
 @pytest.fixture
-def shown(capsys):
-    def run(*words):
-        code = main(["compare", *map(str, words)])
-        found = capsys.readouterr()
-        return code, found.out, found.err
-
-    return run
+def compare(penstock):
+    return lambda *words: penstock("compare", *map(str, words))
 
 
-def test_the_better_of_two_families_is_named_with_its_numbers(runs, shown):
+def test_the_better_of_two_families_is_named_with_its_numbers(runs, compare):
     runs("slow", (0.5, 0.52, 0.51, 0.53))
-    code, out, _ = shown(runs("fast", (0.9, 0.91, 0.92, 0.93), rate="1e-4"))
-    assert code == 0
-    assert "evaluation/reward at step 100" in out
-    assert "A is better than B. A − B = 0.400 (" in out
-    assert "p = 0.029" in out
-    assert "100% of the pairs" in out
-    assert "stages[1].learner.learning_rate: 0.0001 → 0.0003" in out
-    assert "0.250 (0.250 to 0.250)" in out  # the band at step 20
+    shown = compare(runs("fast", (0.9, 0.91, 0.92, 0.93), rate="1e-4"))
+    assert shown.code == 0
+    assert "evaluation/reward at step 100" in shown.out
+    assert "A is better than B. A − B = 0.400 (" in shown.out
+    assert "p = 0.029" in shown.out
+    assert "100% of the pairs" in shown.out
+    assert "stages[1].learner.learning_rate: 0.0001 → 0.0003" in shown.out
+    assert "0.250 (0.250 to 0.250)" in shown.out  # the band at step 20
 
 
-def test_lower_values_can_be_better(runs, shown):
+def test_lower_values_can_be_better(runs, compare):
     runs("slow", (0.5, 0.52, 0.51, 0.53))
     root = runs("fast", (0.9, 0.91, 0.92, 0.93), rate="1e-4")
-    assert "A is better than B" in shown(root, "--metric", "loss", "--lower-is-better")[1]
-    assert "B is better than A" in shown(root, "--metric", "loss")[1]
+    assert "A is better than B" in compare(root, "--metric", "loss", "--lower-is-better").out
+    assert "B is better than A" in compare(root, "--metric", "loss").out
 
 
-def test_too_few_seeds_are_said_to_be_too_few(runs, shown):
+def test_too_few_seeds_are_said_to_be_too_few(runs, compare):
     runs("slow", (0.1, 0.2))
-    assert "so few seeds cannot show a difference, however large; run 4 of each" in shown(runs("fast", (0.8, 0.9), "1e-4"))[1]
+    shown = compare(runs("fast", (0.8, 0.9), "1e-4"))
+    assert "so few seeds cannot show a difference, however large; run 4 of each" in shown.out
 
 
-def test_one_family_has_a_summary_and_no_verdict(runs, shown):
-    code, out, _ = shown(runs("one", (0.5, 0.7, 0.9)))
-    assert code == 0
-    assert "A: one-0, one-1, one-2" in out
-    assert "better" not in out
+def test_one_family_has_a_summary_and_no_verdict(runs, compare):
+    shown = compare(runs("one", (0.5, 0.7, 0.9)))
+    assert shown.code == 0
+    assert "A: one-0, one-1, one-2" in shown.out
+    assert "better" not in shown.out
 
 
-def test_runs_meet_at_the_last_step_that_all_have(runs, shown):
+def test_runs_meet_at_the_last_step_that_all_have(runs, compare):
     runs("short", (0.4,), steps=(20, 60))
-    assert "at step 60" in shown(runs("long", (0.9,), rate="1e-4", steps=(20, 60, 100)))[1]
+    assert "at step 60" in compare(runs("long", (0.9,), rate="1e-4", steps=(20, 60, 100))).out
 
 
-def test_a_seed_that_is_there_twice_is_refused(runs, shown):
+def test_a_seed_that_is_there_twice_is_refused(runs, compare):
     runs("one", (0.5,))
-    code, _, err = shown(runs("two", (0.6,)))
-    assert code == 2
-    assert "have the same spec and seed 0; leave one of them out" in err
+    compare(runs("two", (0.6,))).assert_refused("have the same spec and seed 0; leave one of them out")
 
 
 @pytest.mark.parametrize(
@@ -91,21 +84,15 @@ def test_a_seed_that_is_there_twice_is_refused(runs, shown):
         (("--stage", "ppo"), "no stage 'ppo' in its log; there are: grpo"),
     ],
 )
-def test_what_is_not_there_is_named(runs, shown, words, message):
-    code, _, err = shown(runs("one", (0.5, 0.6)), *words)
-    assert code == 2
-    assert message in err
-    assert err.count("\n") == 1
+def test_what_is_not_there_is_named(runs, compare, words, message):
+    compare(runs("one", (0.5, 0.6)), *words).assert_refused(message)
 
 
-def test_a_folder_without_runs_is_named(shown, tmp_path):
-    code, _, err = shown(tmp_path)
-    assert code == 2
-    assert f"{tmp_path}: 0 runs there" in err
+def test_a_folder_without_runs_is_named(compare, tmp_path):
+    compare(tmp_path).assert_refused(f"{tmp_path}: 0 runs there")
 
 
-def test_runs_without_a_step_in_common_are_refused(runs, shown):
+def test_runs_without_a_step_in_common_are_refused(runs, compare):
     runs("one", (0.5,), steps=(10, 30))
-    code, _, err = shown(runs("two", (0.6,), rate="1e-4", steps=(20, 40)))
-    assert code == 2
-    assert "no step with evaluation/reward in common" in err
+    refused = compare(runs("two", (0.6,), rate="1e-4", steps=(20, 40)))
+    refused.assert_refused("no step with evaluation/reward in common")

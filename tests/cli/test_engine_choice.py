@@ -11,11 +11,7 @@ import pytest
 
 from penstock.cli.explanation import explain
 from penstock.cli.recipe import build
-from penstock.config.engine_choice import (
-    sends_adapters,
-    weights_way,
-    with_engine,
-)
+from penstock.config.engine_choice import sends_adapters, weights_way, with_engine
 from penstock.config.engines import VLLM, Embedded, SGLang
 from penstock.config.learner import LoRA
 from penstock.config.run import Online, Run
@@ -30,9 +26,13 @@ def check_engine(run: Any) -> None:
     run.roles.engine.check(run.roles.generators)
 
 
-def on_vllm(python: str = "") -> Run:
+def on(engine: Any, **roles: Any) -> Run:
     run = with_engine(quickstart(), "vllm")
-    return replace(run, roles=replace(run.roles, engine=VLLM(python=python)))
+    return replace(run, roles=replace(run.roles, engine=engine, **roles))
+
+
+def on_vllm(python: str = "") -> Run:
+    return on(VLLM(python=python))
 
 
 def test_vllm_puts_the_generators_into_processes() -> None:
@@ -85,9 +85,7 @@ def test_explain_names_the_engine() -> None:
     assert any("generators run Penstock's own" in line for line in explain(replace(quickstart(), runtime="procs")))
 
 
-def with_channel(engine: object, channel: str, generators: int = 1) -> Run:
-    run = on_vllm()
-    return replace(run, roles=replace(run.roles, engine=engine, channel=channel, generators=generators))
+TO_RANKS = "then by a process group to the server's processes"
 
 
 @pytest.mark.parametrize(
@@ -97,26 +95,22 @@ def with_channel(engine: object, channel: str, generators: int = 1) -> Run:
         (VLLM(), "shared memory", "to the generators by shared memory, then by shared memory to vLLM's workers"),
         (VLLM(), "process group", "to the generators by process group, then by shared memory to vLLM's workers"),
         (SGLang(), "shared memory", "to the generators by shared memory, then by a folder to the server"),
-        (
-            SGLang(weights="process group"),
-            "disk",
-            "to the generators by disk, then by a process group to the server's processes",
-        ),
+        (SGLang(weights="process group"), "disk", f"to the generators by disk, {TO_RANKS}"),
     ],
 )
 def test_explain_says_how_weights_get_to_what_draws(engine: object, channel: str, way: str) -> None:
-    run = with_channel(engine, channel)
+    run = on(engine, channel=channel)
     assert weights_way(run).startswith(way)
     assert any(f"weights go {way}" in line for line in explain(run))
 
 
 def adapted(engine: object, strategy: object = None) -> tuple[Run, Online]:
-    run = on_vllm()
+    run = on(engine)
     stage = run.stages[-1]
     assert isinstance(stage, Online)
     learner = replace(stage.learner, lora=LoRA(rank=8), **({"strategy": strategy} if strategy else {}))
     stage = replace(stage, learner=learner)
-    return replace(run, stages=(*run.stages[:-1], stage), roles=replace(run.roles, engine=engine)), stage
+    return replace(run, stages=(*run.stages[:-1], stage)), stage
 
 
 @pytest.mark.parametrize(

@@ -38,17 +38,13 @@ from penstock.ui.live.app import Access, app_of  # noqa: E402
     ],
 )
 def test_what_cannot_be_served_is_refused_with_the_fix(penstock: Penstock, words: list[str], told: str) -> None:
-    ended = penstock("ui", *words)
-    assert ended.code == 2
-    assert told in ended.err
+    penstock("ui", *words).assert_refused(told)
 
 
 def test_a_port_that_is_taken_is_named(penstock: Penstock, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = penstock("ui", ".", "--port", str(port))
-    assert ended.code == 2
-    assert f"--port {port}" in ended.err
+        penstock("ui", ".", "--port", str(port)).assert_refused(f"--port {port}")
 
 
 def test_a_store_that_is_made_only_now_is_named_as_new(tmp_path: Path) -> None:
@@ -103,11 +99,8 @@ def test_a_question_about_a_run_holds_what_lineage_and_training_need(finished: P
     with Store.open(tmp_path / "feedback.db") as store:
         item = asked(tmp_path / "runs", store, run="run", stage="grpo", samples=[{"step": 4, "row": row}])
     (response,) = item.responses
-    assert (response.run, response.stage, response.version) == (
-        json.loads((folder / "run.json").read_text())["name"],
-        "grpo",
-        4,
-    )
+    name = json.loads((folder / "run.json").read_text())["name"]
+    assert (response.run, response.stage, response.version) == (name, "grpo", 4)
     assert (response.sampling["temperature"], response.sampling["max_new_tokens"]) == (0.0, 4)
     network = AutoModelForCausalLM.from_pretrained(folder / "model")
     drawn = len(response.logp)
