@@ -44,13 +44,12 @@ def named(item: Any) -> tuple[str, str]:
     calls = getattr(item, "callspec", None)
     if calls is None or fixture not in calls.params:
         return "", item.name
-    definition = item._fixtureinfo.name2fixturedefs[fixture][-1]
-    given = definition.params[calls.indices[fixture]]
-    implementation = str(given if isinstance(given, str) else given.id or given.values[0])
+    implementation = calls.params[fixture]
     rest = [part for part in calls.id.replace(implementation, "", 1).split("-") if part]
     return implementation, item.originalname + (f"[{'-'.join(rest)}]" if rest else "")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     for item in items:
         if item.path.stem in SUITES and named(item)[0] in SLOW:

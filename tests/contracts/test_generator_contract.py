@@ -104,7 +104,7 @@ def using(kind, tiny):
 def requests(count=6, **sampling):
     rng = np.random.default_rng(0)
     prompts = [tiny_models.tokens(rng, int(n)) for n in rng.integers(1, 20, count)]
-    return [request(prompt, ordinal, **({"max_new_tokens": 24} | sampling)) for ordinal, prompt in enumerate(prompts)]
+    return [request(prompt, ordinal, **({"max_new_tokens": 16} | sampling)) for ordinal, prompt in enumerate(prompts)]
 
 
 async def generate(generator, wanted):
@@ -162,21 +162,20 @@ def test_log_probs_are_those_of_score(using, temperature):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=CLOSE)
 
 
-def test_log_probs_are_those_of_the_learner(using, tiny):
-    samples = using(lambda g: generate(g, requests()))
+def assert_log_probs_of_the_learner(samples, model):
     units = [(row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]),) for s in samples]
-    expected = Scoring(LanguagePolicy(tiny())).score(units, frozenset({"logp"}))["logp"]
+    expected = Scoring(LanguagePolicy(model)).score(units, frozenset({"logp"}))["logp"]
     for sample, logp_A in zip(samples, expected, strict=True):
         np.testing.assert_allclose(sample.logp_T[sample.action_T], logp_A, atol=CLOSE)
+
+
+def test_log_probs_are_those_of_the_learner(using, tiny):
+    assert_log_probs_of_the_learner(using(lambda g: generate(g, requests())), tiny())
 
 
 @pytest.mark.parametrize("limits", [{"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}])
 def test_limits_cut_what_is_sampled_but_not_the_log_probs(using, tiny, limits):
-    samples = using(lambda g: generate(g, requests(**limits)))
-    units = [(row(s.tokens_T[~s.action_T], s.tokens_T[s.action_T]),) for s in samples]
-    expected = Scoring(LanguagePolicy(tiny())).score(units, frozenset({"logp"}))["logp"]
-    for sample, logp_A in zip(samples, expected, strict=True):
-        np.testing.assert_allclose(sample.logp_T[sample.action_T], logp_A, atol=CLOSE)
+    assert_log_probs_of_the_learner(using(lambda g: generate(g, requests(**limits))), tiny())
 
 
 def test_greedy_samples_of_a_prompt_are_equal(using):
@@ -190,7 +189,7 @@ def test_samples_of_a_prompt_differ(using):
 
 
 def test_a_sample_is_a_function_of_its_request(using):
-    wanted = requests()
+    wanted = requests(4, max_new_tokens=12)
     together, alone = using(lambda g: generate(g, wanted)), [using(lambda g, o=one: generate(g, [o]))[0] for one in wanted]
     assert [s.tokens_T.tolist() for s in together] == [s.tokens_T.tolist() for s in alone]
 
@@ -238,9 +237,8 @@ def test_a_prompt_that_cannot_be_answered_is_refused_alone(using, length):
 @pytest.mark.parametrize("kv", ["keep", "recompute"])
 def test_loading_in_flight_gives_each_token_its_version(using, tiny, kv):
     async def scenario(generator):
-        tasks = await pause(
-            generator, requests(max_new_tokens=100)
-        )  # so long that an update comes in the middle, also on a busy machine
+        # so long that an update comes in the middle, also on a busy machine
+        tasks = await pause(generator, requests(max_new_tokens=100))
         assert await generator.load(WeightUpdate(1, list(other_weights(tiny).policy_weights()), kv)) == 1
         return await asyncio.gather(*tasks)
 

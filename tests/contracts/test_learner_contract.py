@@ -1,28 +1,28 @@
 """What every learner must do, on whatever devices it runs.
 
-An implementation joins by one entry in ``LEARNERS``: a function from a model and a spec to a learner laid out for ten
+An implementation joins by one entry in ``KINDS``: a function from a model and a spec to a learner laid out for ten
 optimizer steps, and which tiny model it trains. The tests see weights, scores, metrics and states alone, never a gradient.
 """
 
-import copy
+import json
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
-import tiny_models
 import tiny_t5
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
-from penstock.core.contracts import FULL_STEP, Caution, Denominator, Learner, State
+from penstock.core.contracts import FULL_STEP, Caution, Denominator, Learner
 from penstock.core.errors import LargeGradientError, TrainingError
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.train.fleet import fleet_of
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
+from train.learner_examples import assert_equal_bits, evenly, saved, some_units
 
 
 def on_one_device(policy, spec):
@@ -55,29 +55,53 @@ def on_ranks(strategy, package=None):
     return made
 
 
-def ranked(name, strategy, architecture="qwen2", package=None):
-    """An entry of :data:`LEARNERS` whose tests start processes."""
-    return pytest.param((on_ranks(strategy, package), architecture), id=name, marks=pytest.mark.slow)
-
-
-LEARNERS = {
-    "one device": (on_one_device, "qwen2"),
-    "one device, encoder-decoder": (on_one_device, "t5"),
-    "frozen layers": (with_frozen_layers, "gpt2"),
-    "adapters": (with_adapters, "qwen2"),
-    "8-bit moments": (with_8_bit_moments, "llama"),
+KINDS = (
+    {"one device": (on_one_device, "qwen2")},
+    {
+        "one device, encoder-decoder": (on_one_device, "t5"),
+        "frozen layers": (with_frozen_layers, "gpt2"),
+        "adapters": (with_adapters, "qwen2"),
+        "8-bit moments": (with_8_bit_moments, "llama"),
+    },
+    {"DDP, 2 ranks": (on_ranks(DDP()), "qwen2"), "DDP, encoder-decoder": (on_ranks(DDP()), "t5")},
+    {"FSDP2, 2 ranks": (on_ranks(FSDP2()), "gpt2")},
+    {
+        "FSDP2, tensor parallel": (on_ranks(FSDP2(tensor_parallel=2)), "llama"),
+        "FSDP2, sequence parallel": (on_ranks(FSDP2(sequence_parallel=2)), "qwen2"),
+    },
+    {
+        "DeepSpeed ZeRO-2": (on_ranks(DeepSpeed(stage=2), "deepspeed"), "qwen2"),
+        "DeepSpeed ZeRO-3": (on_ranks(DeepSpeed(stage=3), "deepspeed"), "qwen2"),
+        "DeepSpeed ZeRO-2, offloaded": (on_ranks(DeepSpeed(stage=2, offload=True), "deepspeed"), "qwen2"),
+    },
+)
+"""Learners by kind. The matrix is pairwise: each kind meets each requirement, and the learners of a kind take turns, so that
+each of them meets each part of the requirements: steps, refusals, scores and weights, states. With ``--contracts-json`` each
+learner meets each requirement."""
+LEARNERS = {name: made for kind in KINDS for name, made in kind.items()}
+RANKED = {name for kind in KINDS[2:] for name in kind}
+"""Those whose tests start processes."""
+VARIANTS = {
+    "layout": {"small": {"budget": 24}, "unshared": {"share": False}, "small and unshared": {"budget": 24, "share": False}},
+    "critic": {"none": "none", "shared": "shared", "separate": "separate"},
 }
+"""The arguments of requirements that come in several variants."""
 
-RANKED = [
-    ranked("DDP, 2 ranks", DDP()),
-    ranked("DDP, encoder-decoder", DDP(), "t5"),
-    ranked("FSDP2, 2 ranks", FSDP2(), "gpt2"),
-    ranked("FSDP2, tensor parallel", FSDP2(tensor_parallel=2), "llama"),
-    ranked("FSDP2, sequence parallel", FSDP2(sequence_parallel=2)),
-    ranked("DeepSpeed ZeRO-2", DeepSpeed(stage=2), package="deepspeed"),
-    ranked("DeepSpeed ZeRO-3", DeepSpeed(stage=3), package="deepspeed"),
-    ranked("DeepSpeed ZeRO-2, offloaded", DeepSpeed(stage=2, offload=True), package="deepspeed"),
-]
+
+def pytest_generate_tests(metafunc):
+    if "make" not in metafunc.fixturenames:
+        return
+    place = [name for name in vars(metafunc.module) if name.startswith("test_")].index(metafunc.function.__name__)
+    argument = next((name for name in VARIANTS if name in metafunc.fixturenames), "")
+    cases = []
+    for turn, (variant, given) in enumerate(VARIANTS.get(argument, {"": None}).items(), place):
+        for kind in map(list, KINDS):
+            for name in kind if metafunc.config.getoption("--contracts-json", None) else [kind[turn % len(kind)]]:
+                values = (name, given) if argument else (name,)
+                marks = pytest.mark.slow if name in RANKED else ()
+                cases.append(pytest.param(*values, id=f"{name}-{variant}".rstrip("-"), marks=marks))
+    metafunc.parametrize(["make", argument] if argument else ["make"], cases, indirect=["make"])
+
 
 LOGP = frozenset({"logp"})
 
@@ -91,11 +115,11 @@ def two_ranks():
     fleet.close()  # DeepSpeed would keep it
 
 
-@pytest.fixture(params=[*(pytest.param(entry, id=name) for name, entry in LEARNERS.items()), *RANKED])
+@pytest.fixture
 def make(request, tiny, text):
     """``make(temperature, **spec)``: a learner over the same tiny model every time."""
-    learner, kind = request.param
-    if request.node.get_closest_marker("slow"):
+    learner, kind = LEARNERS[request.param]
+    if request.param in RANKED:
         request.getfixturevalue("two_ranks")
 
     def made(temperature=1.0, **spec):
@@ -120,13 +144,7 @@ class Likelihood:
 
 
 def units_of(seed=0, groups=(3, 1, 2)):
-    rng = np.random.default_rng(seed)
-    units = []
-    for size in groups:
-        prompt = tiny_models.tokens(rng, int(rng.integers(1, 9)))
-        answers = [tiny_models.tokens(rng, int(rng.integers(1, 12))) for _ in range(size)]
-        units.append(tuple(tiny_models.row(prompt, a, weight=np.ones(len(a), np.float32)) for a in answers))
-    return units
+    return some_units(seed, groups, evenly)
 
 
 def train(learner, units, *, budget=4096, share=True, loss=None, caution=FULL_STEP):
@@ -140,15 +158,10 @@ def weights(learner):
     return {name: tensor.detach().clone() for name, tensor in learner.weights()}
 
 
-def assert_equal_bits(found, expected):
-    assert found.keys() == expected.keys()
-    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
-
-
-def saved(learner):
-    state = learner.state()
-    arrays = {name: torch.as_tensor(array).detach().clone() for name, array in state.arrays.items()}
-    return State(arrays, copy.deepcopy(state.values))
+def assert_the_next_step_is_that_of(other, learner):
+    for one in (learner, other):
+        train(one, units_of())
+    assert_equal_bits(weights(learner), weights(other))
 
 
 def test_it_fulfils_the_protocol(make):
@@ -179,7 +192,6 @@ def test_metrics_are_numbers_and_shares_add_up(make):
     assert step["gradient_norm"] > 0
 
 
-@pytest.mark.parametrize("layout", [{"budget": 24}, {"share": False}, {"budget": 24, "share": False}])
 def test_the_step_does_not_depend_on_the_layout(make, layout):
     one, other = make(), make()
     units = units_of(groups=(2, 1, 3, 2))
@@ -213,9 +225,7 @@ def test_a_refused_step_does_not_spoil_the_next(make):
     learner, other = make(), make()
     with pytest.raises(TrainingError):
         train(learner, units_of(), loss=Likelihood(scale=float("nan")))
-    train(learner, units_of())
-    train(other, units_of())
-    assert_equal_bits(weights(learner), weights(other))
+    assert_the_next_step_is_that_of(other, learner)
 
 
 def test_a_step_that_is_held_back_leaves_the_weights_and_does_not_spoil_the_next(make):
@@ -224,9 +234,7 @@ def test_a_step_that_is_held_back_leaves_the_weights_and_does_not_spoil_the_next
     with pytest.raises(LargeGradientError):
         train(learner, units_of(seed=1), caution=Caution(limit=0.0))
     assert_equal_bits(weights(learner), before)
-    train(learner, units_of())
-    train(other, units_of())
-    assert_equal_bits(weights(learner), weights(other))
+    assert_the_next_step_is_that_of(other, learner)
 
 
 def test_a_step_may_be_taken_at_a_lower_rate(make):
@@ -250,9 +258,7 @@ def test_scores_have_one_entry_a_row_over_its_actions(make):
 def test_scoring_leaves_the_learner_as_it_is(make):
     learner, other = make(), make()
     learner.score(units_of(3), LOGP)
-    train(learner, units_of())
-    train(other, units_of())
-    assert_equal_bits(weights(learner), weights(other))
+    assert_the_next_step_is_that_of(other, learner)
 
 
 def test_a_temperature_flattens_the_scores(make):
@@ -275,22 +281,7 @@ def test_weights_carry_the_last_step(make):
     assert any(not torch.equal(tensor, before[name]) for name, tensor in learner.weights())
 
 
-@pytest.mark.parametrize("critic", ["none", "shared", "separate"])
-def test_a_resume_goes_on_bit_by_bit(make, critic):
-    loss = Likelihood(LOGP if critic == "none" else frozenset({"logp", "value"}))
-    whole, resumed = make(critic=critic, schedule="linear"), make(critic=critic, schedule="linear")
-    for seed in range(2):
-        train(whole, units_of(seed), loss=loss)
-    state = saved(whole)
-    resumed.load_state(state)
-    for seed in range(2, 4):
-        assert train(whole, units_of(seed), loss=loss) == train(resumed, units_of(seed), loss=loss)
-    assert_equal_bits(weights(resumed), weights(whole))
-
-
 def test_a_state_holds_named_arrays_and_plain_values(make):
-    import json
-
     learner = make()
     train(learner, units_of())
     state = learner.state()
@@ -303,6 +294,17 @@ def test_a_learner_can_be_taken_back_to_an_earlier_state(make):
     start = saved(learner)
     train(learner, units_of(1))
     learner.load_state(start)
-    train(learner, units_of(2))
-    train(other, units_of(2))
-    assert_equal_bits(weights(learner), weights(other))
+    assert_the_next_step_is_that_of(other, learner)
+
+
+def test_a_resume_goes_on_bit_by_bit(make, critic):
+    loss = Likelihood(LOGP if critic == "none" else frozenset({"logp", "value"}))
+    whole, resumed = make(critic=critic, schedule="linear"), make(critic=critic, schedule="linear")
+    for seed in range(2):
+        train(whole, units_of(seed), loss=loss)
+    state = saved(whole)
+    resumed.load_state(state)
+    for seed in range(2, 4):
+        assert train(whole, units_of(seed), loss=loss) == train(resumed, units_of(seed), loss=loss)
+    assert_equal_bits(weights(resumed), weights(whole))
+    assert_equal_bits(saved(resumed).arrays, saved(whole).arrays)

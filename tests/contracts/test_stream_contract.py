@@ -118,7 +118,8 @@ def kind(request):
 
 @pytest.fixture
 def play(kind):
-    """``play(scene, rules)``: run ``scene(stream)`` over a new stream of the implementation."""
+    """``play(scene, rules)``: run ``scene(stream, learner, worker)`` over a new stream of the implementation;
+    the worker is called "g"."""
 
     @asynccontextmanager
     async def opened(rules):
@@ -131,7 +132,7 @@ def play(kind):
     def run(scene, rules):
         async def whole():
             async with asyncio.timeout(SECONDS), opened(rules) as stream:
-                return await scene(stream)
+                return await scene(stream, await stream.learner(), await stream.worker("g"))
 
         return asyncio.run(whole())
 
@@ -185,9 +186,7 @@ async def waits(work):
 
 
 def test_admission_stops_at_the_slots(play):
-    async def scene(stream):
-        await stream.learner()
-        worker = await stream.worker("g")
+    async def scene(stream, learner, worker):
         first = await worker.admit(most=9)
         await waits(worker.admit(most=1))
         return [ticket.ordinal for ticket in first]
@@ -196,8 +195,7 @@ def test_admission_stops_at_the_slots(play):
 
 
 def test_a_group_comes_back_as_it_was_generated(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 2, versions=((0, 0, 0), (0,)))
         return (await learner.lease(0)).groups
 
@@ -206,8 +204,7 @@ def test_a_group_comes_back_as_it_was_generated(play):
 
 
 def test_batches_come_in_the_order_of_admission(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         tickets = await worker.admit(most=4)
         for place in (3, 0, 2, 1):
             await worker.put(tickets[place], generated(tickets[place]))
@@ -217,8 +214,7 @@ def test_batches_come_in_the_order_of_admission(play):
 
 
 def test_a_published_batch_opens_its_slots(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 2)
         lease = await learner.lease(0)
         await waits(worker.admit(most=1))
@@ -229,8 +225,8 @@ def test_a_published_batch_opens_its_slots(play):
 
 
 def test_columns_are_written_next_to_the_group_and_come_back_with_it(play):
-    async def scene(stream):
-        learner, worker, columns = await stream.learner(), await stream.worker("g"), await stream.worker("r")
+    async def scene(stream, learner, worker):
+        columns = await stream.worker("r")
         await fill(worker, 1)
         for stage in (REWARD, REFERENCE):
             ((ticket, group),) = await columns.take(stage.name, 1)
@@ -248,8 +244,8 @@ def test_columns_are_written_next_to_the_group_and_come_back_with_it(play):
 
 
 def test_what_a_worker_that_left_was_generating_is_generated_by_another(play):
-    async def scene(stream):
-        learner, first, second = await stream.learner(), await stream.worker("g"), await stream.worker("h")
+    async def scene(stream, learner, first):
+        second = await stream.worker("h")
         await first.admit(most=2)
         await stream.leave("g")
         tickets = await fill(second, 2)
@@ -259,8 +255,8 @@ def test_what_a_worker_that_left_was_generating_is_generated_by_another(play):
 
 
 def test_a_late_delivery_is_refused(play):
-    async def scene(stream):
-        learner, first, second = await stream.learner(), await stream.worker("g"), await stream.worker("h")
+    async def scene(stream, learner, first):
+        second = await stream.worker("h")
         (ticket,) = await first.admit(most=1)
         await stream.leave("g")
         await fill(second, 1)
@@ -271,9 +267,7 @@ def test_a_late_delivery_is_refused(play):
 
 
 def test_a_group_that_comes_twice_is_refused(play):
-    async def scene(stream):
-        await stream.learner()
-        worker = await stream.worker("g")
+    async def scene(stream, learner, worker):
         (ticket,) = await fill(worker, 1)
         await worker.put(ticket, generated(ticket))
 
@@ -282,8 +276,7 @@ def test_a_group_that_comes_twice_is_refused(play):
 
 
 def test_a_group_that_is_too_old_is_refused(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 1)
         await learner.lease(2)
 
@@ -292,8 +285,7 @@ def test_a_group_that_is_too_old_is_refused(play):
 
 
 def test_tokens_that_are_too_old_are_left_out(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 1, versions=((0, 1, 2),))
         return (await learner.lease(2)).groups[0].samples[0]
 
@@ -306,8 +298,7 @@ def test_a_group_without_signal_is_filtered(play):
     def keep(group):
         return len({one.reward for one in group.samples}) > 1
 
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 1, rewards=(1.0, 1.0))
         await fill(worker, 1, rewards=(1.0, 0.0))
         lease = await learner.lease(0)
@@ -317,8 +308,7 @@ def test_a_group_without_signal_is_filtered(play):
 
 
 def test_a_learner_that_died_is_given_the_same_batches_again(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 2)
         kept = learner.state()
         first = await learner.lease(0)
@@ -335,8 +325,7 @@ def test_a_learner_that_died_is_given_the_same_batches_again(play):
 
 
 def test_a_trained_group_may_be_in_a_later_batch_again(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         await fill(worker, 2)
         await finish(learner, await learner.lease(0))
         await fill(worker, 1, versions=((1,),))
@@ -347,8 +336,7 @@ def test_a_trained_group_may_be_in_a_later_batch_again(play):
 
 
 def test_nothing_is_kept_of_what_a_checkpoint_holds(play):
-    async def scene(stream):
-        learner, worker = await stream.learner(), await stream.worker("g")
+    async def scene(stream, learner, worker):
         counts = []
         for version in range(3):
             await fill(worker, 2, versions=((version,),))

@@ -147,11 +147,11 @@ class Publishing:
         self.actor.version = version
 
 
-def trained(max_lag: int, steps: int, budget: int = 64):
+def trained(max_lag: int, steps: int, budget: int = 64, rate: float = 0.03):
     policy = VectorPolicy()
     actor = Actor(policy.net)
     algorithm = PPO(clip=(0.2, 0.2), discount=0.0, lam=0.0)
-    learner = DeviceLearner(policy, LearnerSpec(learning_rate=0.03, token_budget=budget), LearnerPlan(total_steps=steps))
+    learner = DeviceLearner(policy, LearnerSpec(learning_rate=rate, token_budget=budget), LearnerPlan(total_steps=steps))
     labeller, rules = Labeller(algorithm, learner, None), Rules(8, max_lag)
     stream = Stream(rules)
     roll = Episodes(actor, lambda prompt: None, Distance(), None, 4)
@@ -173,7 +173,7 @@ def trained(max_lag: int, steps: int, budget: int = 64):
 
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_ppo_learns_continuous_actions_through_the_real_loops(max_lag):
-    policy, steps = trained(max_lag, 60)
+    policy, steps = trained(max_lag, 20, rate=0.08)
     rewards = [step.metrics["reward/mean"] for step in steps]
     assert np.mean(rewards[-5:]) > 0.4 * np.mean(rewards[:5])  # rewards are negative: six tenths of the loss are gone
     assert float((policy.net.mean.weight.detach() - torch.from_numpy(TARGET)).abs().max()) < 0.3
