@@ -61,24 +61,8 @@ def test_an_observation_is_appended_and_is_no_action(tiny):
         assert 2 <= len(actions) <= 12
 
 
-def test_log_probs_over_several_turns_are_those_of_score(tiny):
-    generator = EmbeddedGenerator(tiny())
-    make_env = lambda _: Interview(np.array([50, 51], np.int32))  # noqa: E731
-    group = asyncio.run(rollout_of(generator, make_env=make_env).group(prompt_of(0)))
-    for sample in group.samples:
-        scored = asyncio.run(generator.score(sample.tokens_T))
-        np.testing.assert_allclose(sample.logp_T[sample.action_T], scored[sample.action_T], atol=1e-4)
-
-
 def kept_bytes(generator):
     return generator.memory.bytes - generator.prefix_cache.bytes - generator.own_cache.bytes
-
-
-def test_a_turn_of_a_conversation_prefills_only_what_is_new_and_nothing_is_kept_after_it(tiny):
-    generator = EmbeddedGenerator(tiny())
-    group = asyncio.run(rollout_of(generator, make_env=lambda _: Interview(np.array([50, 51], np.int32))).group(prompt_of(0)))
-    assert generator.prefilled_tokens == len(PROMPTS[0]) + 3 * len(group.samples)  # the last token was not read yet
-    assert kept_bytes(generator) == 0
 
 
 class Silent(Interview):

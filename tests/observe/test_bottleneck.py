@@ -28,51 +28,41 @@ def found(*lanes: Lane) -> tuple[str, float, str, str]:
     return held.role, round(held.share, 6), held.what, held.change
 
 
-def test_a_learner_that_waits_for_busy_generators_needs_more_of_them() -> None:
-    learner = lane("learner", ("wait", 0, 6), ("train", 6, 10))
-    generator = lane("generator-0", ("generate", 0, 9))
-    role, share, what, change = found(learner, generator)
-    assert (role, share, what) == ("learner", 0.6, "waits for groups")
-    assert "roles.generators" in change
+GENERATOR, BUSY = "generator-0", "generate"
+HELD = {
+    "a learner that waits for busy generators needs more of them": (
+        [lane("learner", ("wait", 0, 6), ("train", 6, 10)), lane(GENERATOR, (BUSY, 0, 9))],
+        ("learner", 0.6, "waits for groups"), ["roles.generators"],
+    ),
+    "a learner and generators that wait for each other need a larger lag": (
+        [lane("learner", ("wait", 0, 5), ("train", 5, 10)), lane(GENERATOR, (BUSY, 0, 5))],
+        ("learner", 0.5, "waits for groups while generators idle"), ["max_lag"],
+    ),
+    "a learner that waits while only rewards work needs more of them": (
+        [lane("learner", ("wait", 0, 7), ("train", 7, 10)), lane(GENERATOR, (BUSY, 0, 2)), lane("reward-0", ("reward", 1, 7))],
+        ("learner", 0.5, "waits for rewards"), ["roles.rewards"],  # from 2 to 7: before, the generator worked as well
+    ),
+    "generators that wait for a busy learner are too many": (
+        [lane("learner", ("wait", 0, 1), ("train", 1, 10)), lane(GENERATOR, (BUSY, 0, 5)), lane("generator-1", (BUSY, 0, 3))],
+        ("generators", 0.6, "idle"), ["max_lag", "fewer generators"],  # 12 of 20 seconds
+    ),
+    "a learner publishes": (
+        [lane("learner", ("publish", 0, 2), ("train", 2, 10))], ("learner", 0.2, "publishes weights"), ["roles.channel"]
+    ),
+    "a learner saves": ([lane("learner", ("save", 0, 2), ("train", 2, 10))], ("learner", 0.2, "saves"), ["checkpoint.every"]),
+    "a learner evaluates": (
+        [lane("learner", ("evaluate", 0, 3), ("train", 3, 10))], ("learner", 0.3, "evaluates"), ["evaluation.every"]
+    ),
+}  # fmt: skip
 
 
-def test_a_learner_and_generators_that_wait_for_each_other_need_a_larger_lag() -> None:
-    learner = lane("learner", ("wait", 0, 5), ("train", 5, 10))
-    generator = lane("generator-0", ("generate", 0, 5))
-    role, share, what, change = found(learner, generator)
-    assert (role, share, what) == ("learner", 0.5, "waits for groups while generators idle")
-    assert "max_lag" in change
-
-
-def test_a_learner_that_waits_while_only_rewards_work_needs_more_of_them() -> None:
-    learner = lane("learner", ("wait", 0, 7), ("train", 7, 10))
-    generator = lane("generator-0", ("generate", 0, 2))
-    rewards = lane("reward-0", ("reward", 1, 7))
-    role, share, what, change = found(learner, generator, rewards)
-    assert (role, share, what) == ("learner", 0.5, "waits for rewards")  # from 2 to 7: before, the generator worked as well
-    assert "roles.rewards" in change
-
-
-def test_generators_that_wait_for_a_busy_learner_are_too_many() -> None:
-    learner = lane("learner", ("wait", 0, 1), ("train", 1, 10))
-    generators = lane("generator-0", ("generate", 0, 5)), lane("generator-1", ("generate", 0, 3))
-    role, share, what, change = found(learner, *generators)
-    assert (role, share, what) == ("generators", 0.6, "idle")  # 12 of 20 seconds
-    assert all(word in change for word in ("max_lag", "fewer generators"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "seconds", "what", "setting"),
-    [
-        ("publish", 2.0, "publishes weights", "roles.channel"),
-        ("save", 2.0, "saves", "checkpoint.every"),
-        ("evaluate", 3.0, "evaluates", "evaluation.every"),
-    ],
-)
-def test_what_the_learner_does_beside_training(kind: str, seconds: float, what: str, setting: str) -> None:
-    role, share, said, change = found(lane("learner", (kind, 0, seconds), ("train", seconds, 10)))
-    assert (role, share, said) == ("learner", seconds / 10, what)
-    assert setting in change
+@pytest.mark.parametrize(("lanes", "held", "words"), HELD.values(), ids=HELD)
+def test_who_is_held_up_by_what_and_which_setting_changes_it(
+    lanes: list[Lane], held: tuple[str, float, str], words: list[str]
+) -> None:
+    role, share, what, change = found(*lanes)
+    assert (role, share, what) == held
+    assert all(word in change for word in words)
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("publish", 1.0), ("save", 1.0), ("evaluate", 2.0), ("wait", 3.0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,22 +62,47 @@ def test_a_gradient_of_a_batch_without_signal_is_not_remembered() -> None:
     assert history.values == {}
 
 
-@pytest.mark.parametrize(("size", "bad"), [(1e-4, False), (4.9e-4, False), (3e-3, True), (math.nan, True)])
-def test_a_step_is_too_large_at_five_times_the_largest_of_the_latest(size: float, bad: bool) -> None:
-    reading = update_jump({"update_size": size}, history_of(update=[1e-4] * 10))
-    assert reading is not None
-    assert reading.bad == bad
+JUMPS = {
+    "a step is too large at five times the largest of the latest": (
+        update_jump, history_of(update=[1e-4] * 10), "update_size", {1e-4: False, 4.9e-4: False, 3e-3: True, math.nan: True}, {}
+    ),
+    "a reward is out of range three ranges above all that were seen": (
+        range_of_rewards, history_of(reward=[0.5] * 10), "reward/high", {1.0: False, 4.0: False, 4.1: True}, {"reward/low": 0.0}
+    ),
+    "and three ranges below": (
+        range_of_rewards, history_of(reward=[0.5] * 10), "reward/low", {-3.1: True}, {"reward/high": 1.0}
+    ),
+    "a reference is left all at once": (
+        reference_jump, history_of(kl=[0.1 * n for n in range(10)]), "kl/reference", {4.4: False, 4.6: True}, {}
+    ),
+    "or slowly": (reference_jump, history_of(kl=[0.01] * 10), "kl/reference", {1.9: False}, {}),
+    "entropy jumps where reward falls": (
+        entropy_jump, history_of(entropy=[0.5] * 10, reward=[0.4] * 10), "entropy/sampled", {1.4: False, 1.6: True},
+        {"reward/mean": 0.1},
+    ),
+    "entropy may jump where reward rises": (
+        entropy_jump, history_of(entropy=[0.5] * 10, reward=[0.4] * 10), "entropy/sampled", {1.6: False}, {"reward/mean": 0.5}
+    ),
+    "a loss jumps to twice the median": (loss_jump, history_of(loss=[1.0] * 10), "loss", {1.9: False, 2.1: True}, {}),
+    "prompts repeat where two fifths of those that usually are new come again": (
+        repeated_prompts, History({REPEATED: [0.0] * 5 + [0.5] * 20}), REPEATED, {0.69: False, 0.71: True}, {}
+    ),
+    "prompts that always come again are no alarm": (
+        repeated_prompts, History({REPEATED: [1.0] * 20}), REPEATED, {1.0: False}, {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "history", "metric", "expected", "others"), JUMPS.values(), ids=JUMPS)
+def test_a_metric_jumps_beyond_its_history(
+    rule: Any, history: History, metric: str, expected: dict[float, bool], others: dict[str, float]
+) -> None:
+    readings = [rule({metric: value, **others}, history) for value in expected]
+    assert [reading.bad for reading in readings] == list(expected.values())
 
 
 def test_the_first_steps_are_compared_with_nothing() -> None:
     assert update_jump({"update_size": 1.0}, history_of(update=[1e-4] * 9)) is None
-
-
-@pytest.mark.parametrize(("low", "high", "bad"), [(0.0, 1.0, False), (0.0, 4.0, False), (0.0, 4.1, True), (-3.1, 1.0, True)])
-def test_a_reward_is_out_of_range_three_ranges_beyond_all_that_were_seen(low: float, high: float, bad: bool) -> None:
-    reading = range_of_rewards({"reward/low": low, "reward/high": high}, history_of(reward=[0.5] * 10))
-    assert reading is not None
-    assert reading.bad == bad
 
 
 STEADY = [0.8, 0.82, 0.78, 0.8, 0.8, 0.81, 0.79, 0.8, 0.8, 0.8]  # deviation 0.0074 or less, so that samples' 0.4 decides
@@ -106,31 +132,6 @@ def test_a_fall_is_not_looked_for_in_the_first_batches() -> None:
     assert reward_fall({"reward/mean": 0.0}, Context(), history_of(reward=[0.8] * 11)) is None
 
 
-def test_a_reference_is_left_all_at_once_or_slowly() -> None:
-    slow = history_of(kl=[0.1 * n for n in range(10)])
-    assert [reference_jump({"kl/reference": kl}, slow).bad for kl in (4.4, 4.6)] == [False, True]  # type: ignore[union-attr]
-    assert not reference_jump({"kl/reference": 1.9}, history_of(kl=[0.01] * 10)).bad  # type: ignore[union-attr]
-
-
-def test_entropy_may_jump_where_reward_rises() -> None:
-    history = history_of(entropy=[0.5] * 10, reward=[0.4] * 10)
-    found = [
-        entropy_jump({"entropy/sampled": entropy, "reward/mean": reward}, history)
-        for entropy, reward in ((1.4, 0.1), (1.6, 0.1), (1.6, 0.5))
-    ]
-    assert [reading.bad for reading in found if reading] == [False, True, False]
-
-
-def test_a_loss_jumps_to_twice_the_median() -> None:
-    history = history_of(loss=[1.0] * 10)
-    assert [loss_jump({"loss": value}, history).bad for value in (1.9, 2.1)] == [False, True]  # type: ignore[union-attr]
-
-
-def test_prompts_repeat_where_two_fifths_of_those_that_usually_are_new_come_again() -> None:
-    found = [repeated_prompts({REPEATED: share}, History({REPEATED: [0.0] * 5 + [0.5] * 20})) for share in (0.69, 0.71)]
-    assert [reading.bad for reading in found if reading] == [False, True]
-
-
 def test_rows_of_few_values_come_again_more_and_more_without_an_alarm() -> None:
     history = History()
     for count in range(100):
@@ -138,12 +139,6 @@ def test_rows_of_few_values_come_again_more_and_more_without_an_alarm() -> None:
         found = repeated_prompts({REPEATED: share}, history)
         assert found is None or not found.bad
         history.add({REPEATED: share})
-
-
-def test_prompts_that_always_come_again_are_no_alarm() -> None:
-    reading = repeated_prompts({REPEATED: 1.0}, history_of(**{REPEATED: [1.0] * 20}))
-    assert reading is not None
-    assert not reading.bad
 
 
 def group(ordinal: int, text: str, epoch: int = 0) -> Group:

@@ -53,23 +53,57 @@ def only_run(store: str, experiment: str = "penstock") -> tuple[MlflowClient, An
     return client, run
 
 
-def test_metrics_keep_their_names_times_and_steps_over_all_stages(store: str, tmp_path: Path) -> None:
-    assert told(monitor_to(store, tmp_path), STORY) == []
+def points(store: str, name: str) -> list[Any]:
+    """What was logged under a name, in order."""
     client, run = only_run(store)
-    history = client.get_metric_history(run.info.run_id, "grpo/reward/mean")
-    assert [(one.value, one.step, one.timestamp) for one in history] == [
+    return list(client.get_metric_history(run.info.run_id, name))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, empty: bytes) -> str:
+    """A store that was told the story of a run that has not finished."""
+    path = tmp_path_factory.mktemp("story")
+    (path / "mlflow.db").write_bytes(empty)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        assert told(monitor_to(f"sqlite:///{path}/mlflow.db", path, seed=7), STORY) == []
+    return f"sqlite:///{path}/mlflow.db"
+
+
+def test_metrics_keep_their_names_times_and_steps_over_all_stages(story: str) -> None:
+    assert [(one.value, one.step, one.timestamp) for one in points(story, "grpo/reward/mean")] == [
         (0.25, 5, int(1000 * (BEGAN + 2))),  # the first stage had 4 steps
         (0.5, 6, int(1000 * (BEGAN + 4))),
     ]
 
 
+def test_the_spec_is_its_parameters(story: str) -> None:
+    _, run = only_run(story)
+    expected = {"seed": "7", "stages.1.batch": "4", "stages.1.learner.learning_rate": "0.001"}
+    assert expected.items() <= run.data.params.items()
+    assert run.info.run_name == "run"
+
+
+def test_an_alarm_is_a_tag(story: str) -> None:
+    assert only_run(story)[1].data.tags["alarm.flat groups"] == "grpo step 2: no gradient"
+
+
+def test_samples_are_a_table(story: str) -> None:
+    client, run = only_run(story)
+    (artifact,) = client.list_artifacts(run.info.run_id, "samples")
+    table = json.loads(Path(client.download_artifacts(run.info.run_id, artifact.path)).read_text(encoding="utf-8"))
+    row = dict(zip(table["columns"], table["data"][0], strict=True))
+    assert (row["prompt"], row["text"], row["reward"], row["reward/vowels"]) == ("ab|", "line\nline", 0.25, 0.25)
+
+
+def test_a_run_that_has_not_finished_has_failed(story: str) -> None:
+    assert only_run(story)[1].info.status == "FAILED"
+
+
 def test_numbers_wait_for_each_other_and_none_is_lost(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "METRICS", 7)
     assert told(monitor_to(store, tmp_path), [metrics(step, loss=1.0 * step) for step in range(1, 21)]) == []
-    client, run = only_run(store)
-    assert [one.value for one in client.get_metric_history(run.info.run_id, "grpo/loss")] == [
-        1.0 * step for step in range(1, 21)
-    ]
+    assert [one.value for one in points(store, "grpo/loss")] == [1.0 * step for step in range(1, 21)]
 
 
 def later(*events: tuple[float, dict[str, float]]) -> list[Any]:
@@ -84,44 +118,16 @@ def later(*events: tuple[float, dict[str, float]]) -> list[Any]:
 def test_of_later_steps_the_newest_numbers_are_sent_every_five_seconds(store: str, tmp_path: Path) -> None:
     events = later((0.1, {"loss": 1.0, "rare": 7.0}), (4.6, {"loss": 2.0}), (5.1, {"loss": 3.0}))
     assert told(monitor_to(store, tmp_path), events) == []
-    client, run = only_run(store)
     total = 4 + ALL  # the first stage had 4 steps
-    assert [(one.value, one.step) for one in client.get_metric_history(run.info.run_id, "grpo/loss")] == [
-        (2.0, total + 2),
-        (3.0, total + 3),
-    ]
-    assert [(one.value, one.step) for one in client.get_metric_history(run.info.run_id, "grpo/rare")] == [(7.0, total + 2)]
+    assert [(one.value, one.step) for one in points(store, "grpo/loss")] == [(2.0, total + 2), (3.0, total + 3)]
+    assert [(one.value, one.step) for one in points(store, "grpo/rare")] == [(7.0, total + 2)]
 
 
 def test_an_evaluation_among_later_steps_keeps_its_step(store: str, tmp_path: Path) -> None:
     events = later((0.1, {"loss": 1.0}), (0.2, {"evaluation/reward": 0.5}), (0.3, {"loss": 2.0}))
     told(monitor_to(store, tmp_path), events)
-    client, run = only_run(store)
-    (found,) = client.get_metric_history(run.info.run_id, "grpo/evaluation/reward")
+    (found,) = points(store, "grpo/evaluation/reward")
     assert (found.value, found.step) == (0.5, 4 + ALL + 2)
-
-
-def test_the_spec_is_its_parameters(store: str, tmp_path: Path) -> None:
-    told(monitor_to(store, tmp_path, seed=7), STORY)
-    _, run = only_run(store)
-    expected = {"seed": "7", "stages.1.batch": "4", "stages.1.learner.learning_rate": "0.001"}
-    assert expected.items() <= run.data.params.items()
-    assert run.info.run_name == "run"
-
-
-def test_an_alarm_is_a_tag(store: str, tmp_path: Path) -> None:
-    told(monitor_to(store, tmp_path), STORY)
-    _, run = only_run(store)
-    assert run.data.tags["alarm.flat groups"] == "grpo step 2: no gradient"
-
-
-def test_samples_are_a_table(store: str, tmp_path: Path) -> None:
-    told(monitor_to(store, tmp_path), STORY)
-    client, run = only_run(store)
-    (artifact,) = client.list_artifacts(run.info.run_id, "samples")
-    table = json.loads(Path(client.download_artifacts(run.info.run_id, artifact.path)).read_text(encoding="utf-8"))
-    row = dict(zip(table["columns"], table["data"][0], strict=True))
-    assert (row["prompt"], row["text"], row["reward"], row["reward/vowels"]) == ("ab|", "line\nline", 0.25, 0.25)
 
 
 def test_a_long_run_sends_samples_to_its_end(store: str, tmp_path: Path) -> None:
@@ -129,11 +135,6 @@ def test_a_long_run_sends_samples_to_its_end(store: str, tmp_path: Path) -> None
     assert told(monitor_to(store, tmp_path), [event("samples", step=step, rows=rows) for step in range(200)]) == []
     client, run = only_run(store)
     assert len(client.list_artifacts(run.info.run_id, "samples")) == 200
-
-
-def test_a_run_that_has_not_finished_has_failed(store: str, tmp_path: Path) -> None:
-    told(monitor_to(store, tmp_path), STORY)
-    assert only_run(store)[1].info.status == "FAILED"
 
 
 def test_a_finished_run_says_its_headline(store: str, tmp_path: Path) -> None:
@@ -146,17 +147,14 @@ def test_a_finished_run_says_its_headline(store: str, tmp_path: Path) -> None:
 def test_a_resumed_run_goes_on_in_the_same_one(store: str, tmp_path: Path) -> None:
     told(monitor_to(store, tmp_path), STORY[:2])
     told(monitor_to(store, tmp_path), STORY[2:])
-    client, run = only_run(store)
-    assert [one.step for one in client.get_metric_history(run.info.run_id, "grpo/reward/mean")] == [5, 6]
+    assert [one.step for one in points(store, "grpo/reward/mean")] == [5, 6]
 
 
 def test_a_run_that_is_resumed_with_other_monitors_goes_on(store: str, tmp_path: Path) -> None:
     told(monitor_to(store, tmp_path), STORY[:2])
-    run = run_of("prometheus:0", f"mlflow:{store}")
-    monitors = monitors_of(run, folder(tmp_path))
+    monitors = monitors_of(run_of("prometheus:0", f"mlflow:{store}"), folder(tmp_path))
     assert [warned for monitor in monitors for warned in told(monitor, STORY[2:])] == []
-    client, found = only_run(store)
-    assert len(client.get_metric_history(found.info.run_id, "grpo/reward/mean")) == 2
+    assert len(points(store, "grpo/reward/mean")) == 2
 
 
 def test_names_become_those_that_mlflow_allows(store: str, tmp_path: Path) -> None:

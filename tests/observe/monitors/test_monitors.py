@@ -102,7 +102,8 @@ def test_every_extra_that_is_named_exists() -> None:
 def test_a_taken_port_refuses_the_run(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
-        with pytest.raises(SpecError, match=f"cannot listen on port {port}"):
+        expected = rf"^monitors: prometheus cannot listen on port {port} \(.*\); name another one"
+        with pytest.raises(SpecError, match=expected):
             launch(one_stage(f"prometheus:{port}"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

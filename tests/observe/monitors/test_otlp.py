@@ -115,8 +115,9 @@ def test_a_collector_that_refuses_is_one_warning(collector: Collector, status: i
     assert warned.endswith("the run goes on")
 
 
-def test_a_dead_collector_is_one_warning(tmp_path: Path) -> None:
-    (warned,) = told(monitor_to(f"http://127.0.0.1:{free_port()}", tmp_path), STORY)
+@pytest.mark.parametrize("address", [f"http://127.0.0.1:{free_port()}", "nonsense"], ids=["a dead one", "no address"])
+def test_a_collector_that_is_not_there_is_one_warning(address: str, tmp_path: Path) -> None:
+    (warned,) = told(monitor_to(address, tmp_path), STORY)
     assert "the collector did not take the metrics" in warned
 
 
@@ -125,11 +126,6 @@ def test_a_collector_that_never_answers_is_given_up(tmp_path: Path, monkeypatch:
     with silent() as url:
         (warned,) = told(monitor_to(url, tmp_path), STORY, seconds=20.0)
     assert "the collector did not take the metrics" in warned  # and not that it is too slow
-
-
-def test_what_is_no_address_is_a_warning(tmp_path: Path) -> None:
-    (warned,) = told(monitor_to("nonsense", tmp_path), STORY)
-    assert "the collector did not take the metrics" in warned
 
 
 def test_a_collector_that_comes_back_gets_what_is_new(collector: Collector, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import urllib.request
 from collections.abc import Iterable
@@ -51,46 +52,69 @@ def port_of(monitor: Monitor) -> int:
 
 GRPO = (("run", "run"), ("stage", "grpo"))
 RUN = (("run", "run"),)
+MACHINES = {"machine/role/learner/cpu_cores": 1.5, "machine/node/box/memory": 0.5, "machine/gpu/box:1/sm_active": 0.75}
 
 
-def test_a_metric_is_a_gauge_by_run_and_stage(tmp_path: Path) -> None:
-    found = after(tmp_path, STORY)
-    assert found["penstock_reward_mean", GRPO] == 0.5
+SCRAPED = {
+    "a metric is a gauge by run and stage": (STORY, {("penstock_reward_mean", GRPO): 0.5}),
+    "a number that is none is served as such": (STORY, {("penstock_loss", GRPO): pytest.approx(math.nan, nan_ok=True)}),
+    "steps, samples and tokens are counted": (
+        STORY,
+        {
+            ("penstock_step", GRPO): 2,
+            ("penstock_steps_total", GRPO): 2,
+            ("penstock_samples_total", GRPO): 2 * 4 * 4,  # steps, prompts of a batch, samples of each
+            ("penstock_tokens_total", GRPO): 40 + 60,
+        },
+    ),
+    "a step has its time and its duration": (
+        STORY,
+        {("penstock_last_step_timestamp_seconds", GRPO): BEGAN + 4, ("penstock_step_seconds", GRPO): 2},
+    ),
+    "an evaluation is no step": (
+        [metrics(1, loss=1.0), metrics(2, evaluation__reward=0.7)],
+        {("penstock_evaluation_reward", GRPO): 0.7, ("penstock_steps_total", GRPO): 1},
+    ),
+    "a rollback counts the steps that are done again": (
+        [metrics(step, loss=1.0) for step in (1, 2, 3, 2, 3)],
+        {("penstock_step", GRPO): 3, ("penstock_steps_total", GRPO): 4},
+    ),
+    "a resumed run counts from where it goes on": (
+        [metrics(step, loss=1.0) for step in (101, 102)],
+        {("penstock_step", GRPO): 102, ("penstock_steps_total", GRPO): 2},
+    ),
+    "a run that is under way has not finished": (STORY, {("penstock_finished", RUN): 0}),
+    "a checkpoint has its time and the end is told": (
+        [*STORY, event("lifecycle", "", 0, what="finished", headline="done")],
+        {("penstock_checkpoint_timestamp_seconds", RUN): BEGAN + 4, ("penstock_finished", RUN): 1},
+    ),
+    "machines have labels of their own": (
+        [event("metrics", values=MACHINES)],
+        {
+            ("penstock_machine_role_cpu_cores", (("role", "learner"), ("run", "run"))): 1.5,
+            ("penstock_machine_node_memory", (("node", "box"), ("run", "run"))): 0.5,
+            ("penstock_machine_gpu_sm_active", (("gpu", "1"), ("node", "box"), ("run", "run"))): 0.75,
+        },
+    ),
+    "the run is described once": (
+        [],
+        {("penstock_run_info", (("run", "run"), ("runtime", "local"), ("seed", "0"), ("stages", "sft grpo"))): 1},
+    ),
+    "a name that the page has already is left out": (
+        [event("metrics", values={"step": 7.0, "reward/a_b": 1.0}), metrics(1, reward__a__b=2.0)],
+        {("penstock_step", GRPO): 1, ("penstock_reward_a_b", GRPO): 1},
+    ),
+    "names become those that Prometheus allows": (
+        [event("metrics", values={"reward/größe 2.0": 1.0})],
+        {("penstock_reward_gr__e_2_0", GRPO): 1},
+    ),
+}
 
 
-def test_a_number_that_is_none_is_served_as_such(tmp_path: Path) -> None:
-    found = after(tmp_path, STORY)["penstock_loss", GRPO]
-    assert found != found
-
-
-def test_steps_samples_and_tokens_are_counted(tmp_path: Path) -> None:
-    found = after(tmp_path, STORY)
-    assert found["penstock_step", GRPO] == 2
-    assert found["penstock_steps_total", GRPO] == 2
-    assert found["penstock_samples_total", GRPO] == 2 * 4 * 4  # steps, prompts of a batch, samples of each
-    assert found["penstock_tokens_total", GRPO] == 40 + 60
-
-
-def test_a_step_has_its_time_and_its_duration(tmp_path: Path) -> None:
-    found = after(tmp_path, STORY)
-    assert found["penstock_last_step_timestamp_seconds", GRPO] == BEGAN + 4
-    assert found["penstock_step_seconds", GRPO] == 2
-
-
-def test_an_evaluation_is_no_step(tmp_path: Path) -> None:
-    found = after(tmp_path, [metrics(1, loss=1.0), metrics(2, evaluation__reward=0.7)])
-    assert found["penstock_evaluation_reward", GRPO] == 0.7
-    assert found["penstock_steps_total", GRPO] == 1
-
-
-def test_a_rollback_counts_the_steps_that_are_done_again(tmp_path: Path) -> None:
-    found = after(tmp_path, [metrics(step, loss=1.0) for step in (1, 2, 3, 2, 3)])
-    assert (found["penstock_step", GRPO], found["penstock_steps_total", GRPO]) == (3, 4)
-
-
-def test_a_resumed_run_counts_from_where_it_goes_on(tmp_path: Path) -> None:
-    found = after(tmp_path, [metrics(step, loss=1.0) for step in (101, 102)])
-    assert (found["penstock_step", GRPO], found["penstock_steps_total", GRPO]) == (102, 2)
+@pytest.mark.parametrize(("events", "expected"), SCRAPED.values(), ids=SCRAPED)
+def test_a_scrape_reads(events: list[Event], expected: Scrape, tmp_path: Path) -> None:
+    found = after(tmp_path, events)
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_alarms_are_counted_by_sentinel_and_cleared_ones_are_none(tmp_path: Path) -> None:
@@ -100,36 +124,6 @@ def test_alarms_are_counted_by_sentinel_and_cleared_ones_are_none(tmp_path: Path
     assert found["penstock_alarms_total", labels] == 2
     assert found["penstock_alarm_timestamp_seconds", labels] == BEGAN + 4
     assert sum(value for (name, _), value in found.items() if name == "penstock_alarms_total") == 3
-
-
-def test_a_checkpoint_has_its_time_and_the_end_is_told(tmp_path: Path) -> None:
-    assert after(tmp_path, STORY)["penstock_finished", RUN] == 0
-    found = after(tmp_path, [*STORY, event("lifecycle", "", 0, what="finished", headline="done")])
-    assert (found["penstock_checkpoint_timestamp_seconds", RUN], found["penstock_finished", RUN]) == (BEGAN + 4, 1)
-
-
-def test_machines_have_labels_of_their_own(tmp_path: Path) -> None:
-    seen = {"machine/role/learner/cpu_cores": 1.5, "machine/node/box/memory": 0.5, "machine/gpu/box:1/sm_active": 0.75}
-    found = after(tmp_path, [event("metrics", values=seen)])
-    assert found["penstock_machine_role_cpu_cores", (("role", "learner"), ("run", "run"))] == 1.5
-    assert found["penstock_machine_node_memory", (("node", "box"), ("run", "run"))] == 0.5
-    assert found["penstock_machine_gpu_sm_active", (("gpu", "1"), ("node", "box"), ("run", "run"))] == 0.75
-
-
-def test_the_run_is_described_once(tmp_path: Path) -> None:
-    about = (("run", "run"), ("runtime", "local"), ("seed", "0"), ("stages", "sft grpo"))
-    assert after(tmp_path, [])["penstock_run_info", about] == 1
-
-
-def test_a_name_that_the_page_has_already_is_left_out(tmp_path: Path) -> None:
-    found = after(tmp_path, [event("metrics", values={"step": 7.0, "reward/a_b": 1.0}), metrics(1, reward__a__b=2.0)])
-    assert found["penstock_step", GRPO] == 1
-    assert found["penstock_reward_a_b", GRPO] == 1
-
-
-def test_names_become_those_that_prometheus_allows(tmp_path: Path) -> None:
-    found = after(tmp_path, [event("metrics", values={"reward/größe 2.0": 1.0})])
-    assert found["penstock_reward_gr__e_2_0", GRPO] == 1
 
 
 def test_metrics_beyond_the_most_are_left_out(tmp_path: Path) -> None:
@@ -160,13 +154,6 @@ def test_a_scraper_that_stays_connected_holds_no_end_up(tmp_path: Path) -> None:
         monitor.ended()
     with pytest.raises(OSError):
         scraped(port_of(monitor))
-
-
-def test_a_taken_port_is_refused_and_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-        with pytest.raises(SpecError, match=rf"^monitors: prometheus cannot listen on port {port} \(.*\); name another one"):
-            monitors_of(one_stage(f"prometheus:{port}"), tmp_path)
 
 
 @pytest.mark.parametrize("port", ["no", "-1", "65536", "1:", "127.0.0.1"])

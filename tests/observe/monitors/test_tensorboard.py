@@ -34,39 +34,35 @@ def monitor_of(tmp_path: Path, destination: str = "") -> Any:
     return monitors_of(run_of(f"tensorboard:{destination}" if destination else "tensorboard"), folder(tmp_path))[0]
 
 
-def test_metrics_are_scalars_by_stage_and_step(tmp_path: Path) -> None:
-    assert told(monitor_of(tmp_path), [*STORY, metrics(4, "sft", loss=2.0)]) == []
-    points = read(tmp_path / "run" / "tensorboard" / "grpo").Scalars("reward/mean")
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of TensorBoard after the story, and a step of the first stage."""
+    path = tmp_path_factory.mktemp("story")
+    assert told(monitor_of(path), [*STORY, metrics(4, "sft", loss=2.0)]) == []
+    return path / "run" / "tensorboard"
+
+
+def test_metrics_are_scalars_by_stage_and_step(story: Path) -> None:
+    points = read(story / "grpo").Scalars("reward/mean")
     assert [(point.step, point.value, point.wall_time) for point in points] == [(1, 0.25, BEGAN + 2), (2, 0.5, BEGAN + 4)]
-    assert [point.step for point in read(tmp_path / "run" / "tensorboard" / "sft").Scalars("loss")] == [4]
+    assert [point.step for point in read(story / "sft").Scalars("loss")] == [4]
 
 
-def test_samples_and_alarms_are_texts(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    found = read(tmp_path / "run" / "tensorboard" / "grpo")
+def test_samples_and_alarms_are_texts_on_the_page_of_texts(story: Path) -> None:
+    found = read(story / "grpo")
     assert words(found, "samples").splitlines() == [
         "| prompt | text | reward | length | finish | error | version | held_out | reward/vowels |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
         r"| ab\| | line ⏎ line | 0.25 | 3.0 | stop |  | 1.0 | 0.0 | 0.25 |",
     ]
     assert words(found, "alarms") == "warning: flat groups: no gradient"
-
-
-def test_texts_belong_to_the_page_of_texts(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    found = read(tmp_path / "run" / "tensorboard" / "grpo")
     assert found.SummaryMetadata("samples").plugin_data.plugin_name == "text"
 
 
-def test_the_spec_is_a_text_of_the_first_stage(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    said = words(read(tmp_path / "run" / "tensorboard" / "sft"), "config")
-    assert json.loads(said.strip("`\n"))["name"] == "tiny"
-
-
-def test_texts_of_the_whole_run_have_todays_time(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    (config,) = read(tmp_path / "run" / "tensorboard" / "sft").Tensors("config")
+def test_the_spec_is_a_text_of_the_first_stage_and_of_today(story: Path) -> None:
+    found = read(story / "sft")
+    assert json.loads(words(found, "config").strip("`\n"))["name"] == "tiny"
+    (config,) = found.Tensors("config")
     assert config.wall_time == pytest.approx(time.time(), abs=600)
 
 

@@ -91,16 +91,10 @@ def test_without_a_key_a_server_is_one_warning(tmp_path: Path, monkeypatch: pyte
     assert "trackio failed (ValueError: Self-hosted logging requires a write token" in warned
 
 
-def test_a_dead_server_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRACKIO_SERVER_URL", f"http://127.0.0.1:{free_port()}")
+@pytest.mark.parametrize("server", ["dead", "refusing"])
+def test_a_server_that_takes_nothing_ends_nothing(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "wrong")
-    warned = told(monitor_of(tmp_path), STORY, seconds=50.0)
-    assert not any("too slow" in one for one in warned)
-
-
-def test_a_server_that_refuses_the_key_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(lambda method, path, body: (403, b'{"error": "no"}')) as url:
-        monkeypatch.setenv("TRACKIO_SERVER_URL", url)
-        monkeypatch.setenv("TRACKIO_WRITE_TOKEN", "wrong")
+        monkeypatch.setenv("TRACKIO_SERVER_URL", url if server == "refusing" else f"http://127.0.0.1:{free_port()}")
         warned = told(monitor_of(tmp_path), STORY, seconds=50.0)
     assert not any("too slow" in one for one in warned)

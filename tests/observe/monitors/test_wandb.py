@@ -76,42 +76,43 @@ def history(found: list[Record]) -> list[dict[str, Any]]:
     ]
 
 
-def test_metrics_have_steps_over_all_stages(tmp_path: Path) -> None:
-    assert told(monitor_of(tmp_path), STORY) == []
-    found = [one for one in history(records(tmp_path)) if "grpo/reward/mean" in one]
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """The folder and the records of a run that was told the story and has not finished."""
+    path = tmp_path_factory.mktemp("story")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        assert told(monitor_of(path, "team/water", seed=7), STORY) == []
+    return path, records(path)
+
+
+def test_metrics_have_steps_over_all_stages_and_the_time_of_their_step(story: tuple[Path, list[Record]]) -> None:
+    """Numbers are sent later."""
+    found = [one for one in history(story[1]) if "grpo/reward/mean" in one]
     assert [(one["step"], one["grpo/reward/mean"], one["stage"]) for one in found] == [(5, 0.25, "grpo"), (6, 0.5, "grpo")]
+    assert [one["_timestamp"] for one in found] == [BEGAN + 2, BEGAN + 4]
 
 
-def test_numbers_that_are_sent_later_have_the_time_of_their_step(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    found = [one["_timestamp"] for one in history(records(tmp_path)) if "grpo/reward/mean" in one]
-    assert found == [BEGAN + 2, BEGAN + 4]
-
-
-def test_the_run_has_project_name_and_spec(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path, "team/water", seed=7), STORY)
-    (run,) = [record.run for record in records(tmp_path) if record.HasField("run")]
+def test_the_run_has_project_name_and_spec(story: tuple[Path, list[Record]]) -> None:
+    (run,) = [record.run for record in story[1] if record.HasField("run")]
     config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert (run.entity, run.project, run.display_name, config["seed"]) == ("team", "water", "run", 7)
 
 
-def test_samples_are_a_table(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    assert any(one.get("grpo/samples/_type", one.get("grpo/samples")) for one in history(records(tmp_path)))
-    (table,) = tmp_path.rglob("*.table.json")
+def test_samples_are_a_table(story: tuple[Path, list[Record]]) -> None:
+    assert any(one.get("grpo/samples/_type", one.get("grpo/samples")) for one in history(story[1]))
+    (table,) = story[0].rglob("*.table.json")
     content = json.loads(table.read_text(encoding="utf-8"))
     assert dict(zip(content["columns"], content["data"][0], strict=True))["text"] == "line\nline"
 
 
-def test_alarms_are_alerts(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    (alert,) = [record.alert for record in records(tmp_path) if record.HasField("alert")]
+def test_alarms_are_alerts(story: tuple[Path, list[Record]]) -> None:
+    (alert,) = [record.alert for record in story[1] if record.HasField("alert")]
     assert (alert.title, alert.text, alert.level) == ("grpo: flat groups", "step 2: no gradient", "WARN")
 
 
-def test_a_run_that_has_not_finished_has_failed(tmp_path: Path) -> None:
-    told(monitor_of(tmp_path), STORY)
-    (end,) = [record.exit for record in records(tmp_path) if record.HasField("exit")]
+def test_a_run_that_has_not_finished_has_failed(story: tuple[Path, list[Record]]) -> None:
+    (end,) = [record.exit for record in story[1] if record.HasField("exit")]
     assert end.exit_code == 1
 
 
@@ -157,12 +158,7 @@ def test_a_refused_key_is_one_warning(tmp_path: Path) -> None:
     assert "wandb failed" in warned
 
 
-def test_a_dead_server_is_one_warning(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    (warned,) = warned_elsewhere(tmp_path, WANDB_BASE_URL=url, WANDB_API_KEY="0" * 40)
-    assert "wandb failed" in warned
-
-
-def test_without_a_key_nobody_is_asked_for_it(tmp_path: Path) -> None:
-    (warned,) = warned_elsewhere(tmp_path, WANDB_BASE_URL=f"http://127.0.0.1:{free_port()}")
+@pytest.mark.parametrize("key", [{"WANDB_API_KEY": "0" * 40}, {}], ids=["with a key", "without one nobody is asked for it"])
+def test_a_dead_server_is_one_warning(key: dict[str, str], tmp_path: Path) -> None:
+    (warned,) = warned_elsewhere(tmp_path, WANDB_BASE_URL=f"http://127.0.0.1:{free_port()}", **key)
     assert "wandb failed" in warned
