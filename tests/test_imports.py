@@ -25,7 +25,7 @@ SPECS = sorted(
 )
 STORE = [f"penstock.feedback.{module.name}" for module in pkgutil.iter_modules(penstock.feedback.__path__) if not module.ispkg]
 PROCESSES = ["runtime.hub", "runtime.remote", "runtime.roles.rank", "runtime.supervise"]
-BUILDING = "from penstock.algos import GRPO, PPO, SFT; PPO(), SFT(), GRPO().loss()"
+BUILDING = "import penstock.algos as a; a.PPO(), a.SFT(), a.LeaveOneOut(), a.BradleyTerry(), a.GRPO().loss()"
 
 STEPS: dict[str, tuple[str, list[str]]] = {
     "the package": ("import penstock", HEAVY),
