@@ -40,21 +40,29 @@ def bounded(model, tokens, **options):
     return watched(embedded_generator(model, cache_gb=tokens * cell / 1e9, **options))
 
 
-@pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
+MIXED = ragged(7, temperature=0.9, longest=40, max_new_tokens=80) + [
+    request(np.array([30, 31, 32]), 50, g, max_new_tokens=80) for g in range(5)
+]
+
+
+@pytest.fixture(scope="module", params=["qwen2", "gpt2"])
+def unbounded(request, built):
+    """A model and the samples that it draws without a budget."""
+    model = built[request.param]
+    return model, run(EmbeddedGenerator(model, max_running=12), MIXED)
+
+
 @pytest.mark.parametrize("tokens", [260, 400, 700, 1500])
-def test_samples_under_a_budget_are_those_without_one(architecture, tokens, tiny):
-    model = tiny(architecture)
-    requests = ragged(7, temperature=0.9, longest=40, max_new_tokens=80) + [
-        request(np.array([30, 31, 32]), 50, g, max_new_tokens=80) for g in range(5)
-    ]
+def test_samples_under_a_budget_are_those_without_one(tokens, unbounded):
+    model, expected = unbounded
     generator, seen = bounded(model, tokens, max_running=12, chunk=64)
-    found = run(generator, requests)
+    found = run(generator, MIXED)
     assert max(seen) <= generator.memory.budget
     assert (generator.preemptions > 0) or tokens == 1500
-    assert_same_draws(found, run(EmbeddedGenerator(model, max_running=12), requests))
+    assert_same_draws(found, expected)
     for sample in found:
-        expected = learner_logp(model, sample, 1.0 if sample.key.prompt.ordinal == 50 else 0.9)
-        np.testing.assert_allclose(sample.logp_T[sample.action_T], expected, atol=1e-4)
+        logp_A = learner_logp(model, sample, 1.0 if sample.key.prompt.ordinal == 50 else 0.9)
+        np.testing.assert_allclose(sample.logp_T[sample.action_T], logp_A, atol=1e-4)
 
 
 @pytest.mark.parametrize("tokens", [300, 700])
@@ -68,22 +76,19 @@ def test_encoder_decoders_keep_to_a_budget_too(tokens, text):
     assert_same_draws(found, run(embedded_generator(model, max_running=6), requests))
 
 
-def test_a_preempted_sample_keeps_its_tokens_log_probs_and_versions(tiny):
+async def test_a_preempted_sample_keeps_its_tokens_log_probs_and_versions(tiny):
     """Weights change while it waits: what it had drawn stays the old version's, what follows is the new one's."""
     model, old, new = tiny(), tiny(), tiny()
     tiny_models.randomise(new.network, seed=9)
     requests = [request(np.arange(20, 26), sample=g, max_new_tokens=90) for g in range(4)]
 
-    async def preempted():
-        generator, _ = bounded(model, 420, max_running=4)
-        tasks = [asyncio.create_task(generator.generate(one)) for one in requests]
-        while not generator.preemptions:
-            await asyncio.sleep(0)
-        before = {s.request.key: (list(s.tokens), list(s.logps)) for s in generator.waiting}
-        await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
-        return before, await asyncio.gather(*tasks)
-
-    before, samples = asyncio.run(preempted())
+    generator, _ = bounded(model, 420, max_running=4)
+    tasks = [asyncio.create_task(generator.generate(one)) for one in requests]
+    while not generator.preemptions:
+        await asyncio.sleep(0)
+    before = {s.request.key: (list(s.tokens), list(s.logps)) for s in generator.waiting}
+    await generator.load(WeightUpdate(1, new.policy_weights(), "recompute"))
+    samples = await asyncio.gather(*tasks)
     assert any(tokens for tokens, _ in before.values())
     for sample in samples:
         tokens, logps = before.get(sample.key, ([], []))
@@ -93,24 +98,20 @@ def test_a_preempted_sample_keeps_its_tokens_log_probs_and_versions(tiny):
     assert_each_token_is_its_versions(samples, (old, new))
 
 
-def test_who_came_last_is_preempted_and_who_came_first_never(tiny):
+async def test_who_came_last_is_preempted_and_who_came_first_never(tiny):
     preempted = []
+    generator, _ = bounded(tiny(), 450, max_running=5)
+    wait_again = generator._wait_again
 
-    async def ended():
-        generator, _ = bounded(tiny(), 450, max_running=5)
-        wait_again = generator._wait_again
+    def noted(sequences):
+        sequences = list(sequences)
+        last = max((sequence.number for sequence in generator.running), default=0)
+        assert all(sequence.number > last for sequence in sequences if sequence.tokens)
+        preempted.extend(sequence.request.key.prompt.ordinal for sequence in sequences if sequence.tokens)
+        wait_again(sequences)
 
-        def noted(sequences):
-            sequences = list(sequences)
-            last = max((sequence.number for sequence in generator.running), default=0)
-            assert all(sequence.number > last for sequence in sequences if sequence.tokens)
-            preempted.extend(sequence.request.key.prompt.ordinal for sequence in sequences if sequence.tokens)
-            wait_again(sequences)
-
-        generator._wait_again = noted
-        await asyncio.gather(*(generator.generate(request(np.array([20 + p]), p, max_new_tokens=100)) for p in range(5)))
-
-    asyncio.run(ended())
+    generator._wait_again = noted
+    await asyncio.gather(*(generator.generate(request(np.array([20 + p]), p, max_new_tokens=100)) for p in range(5)))
     assert preempted
     assert 0 not in preempted
 
@@ -122,16 +123,12 @@ def test_a_request_that_could_never_fit_is_refused_with_the_way_out(tiny):
     assert len(drawn(run(generator, [request(np.full(20, 20), max_new_tokens=40)])[0])) == 40
 
 
-def test_an_aborted_or_cancelled_sample_leaves_the_budget(tiny):
-    async def scenario():
-        generator, seen = bounded(tiny(), 420, max_running=4)
-        tasks = await started(generator, [request(np.array([20]), g, max_new_tokens=100) for g in range(6)], tokens=60)
-        await generator.abort([tiny_models.key(0)])
-        tasks[1].cancel()
-        await asyncio.gather(*(tasks[place] for place in (2, 3, 4, 5)))
-        return generator, seen
-
-    generator, seen = asyncio.run(scenario())
+async def test_an_aborted_or_cancelled_sample_leaves_the_budget(tiny):
+    generator, seen = bounded(tiny(), 420, max_running=4)
+    tasks = await started(generator, [request(np.array([20]), g, max_new_tokens=100) for g in range(6)], tokens=60)
+    await generator.abort([tiny_models.key(0)])
+    tasks[1].cancel()
+    await asyncio.gather(*(tasks[place] for place in (2, 3, 4, 5)))
     assert max(seen) <= generator.memory.budget
     assert (generator.running, generator.prefixes, len(generator.waiting)) == ([], [], 0)
 
@@ -168,73 +165,59 @@ async def converse(generator, turns, key_of=tiny_models.key, said=(50, 51, 52)):
     return samples, prefilled
 
 
-def test_a_turn_prefills_only_what_is_new(tiny):
-    samples, prefilled = asyncio.run(converse(EmbeddedGenerator(tiny()), 5))
+async def test_a_turn_prefills_only_what_is_new(tiny):
+    samples, prefilled = await converse(EmbeddedGenerator(tiny()), 5)
     assert prefilled == [40, 4, 4, 4, 4]  # what was said, and the token before it, which had not been read
     for sample in samples:
         np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(tiny(), sample), atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["qwen3", "gpt2"])
-def test_a_conversation_that_was_kept_is_the_one_that_was_not(architecture, tiny, monkeypatch):
-    kept, _ = asyncio.run(converse(EmbeddedGenerator(tiny(architecture)), 4))
+async def test_a_conversation_that_was_kept_is_the_one_that_was_not(architecture, tiny, monkeypatch):
+    kept, _ = await converse(EmbeddedGenerator(tiny(architecture)), 4)
     monkeypatch.setattr(Memory, "keep", lambda *arguments: None)
-    anew, prefilled = asyncio.run(converse(EmbeddedGenerator(tiny(architecture)), 4))
+    anew, prefilled = await converse(EmbeddedGenerator(tiny(architecture)), 4)
     assert prefilled == [40, 53, 66, 79]
     assert_same_draws(kept, anew)
 
 
-def test_conversations_side_by_side_keep_apart(tiny):
-    async def together(generator):
-        talks = (converse(generator, 3, key_of=lambda g=g: tiny_models.key(0, g), said=(60 + g,)) for g in range(6))
-        return [samples for samples, _ in await asyncio.gather(*talks)]
+async def test_conversations_side_by_side_keep_apart(tiny):
+    def talk(generator, g):
+        return converse(generator, 3, lambda: tiny_models.key(0, g), said=(60 + g,))
 
-    async def apart():
-        talks = [converse(EmbeddedGenerator(tiny()), 3, lambda g=g: tiny_models.key(0, g), said=(60 + g,)) for g in range(6)]
-        return [(await talk)[0] for talk in talks]
-
-    generator = EmbeddedGenerator(tiny(), max_running=4)
-    for one, other in zip(asyncio.run(together(generator)), asyncio.run(apart()), strict=True):
-        assert_same_draws(one, other)
-    assert generator.prefilled_tokens == 40 + 6 * 2 * 2
+    generator = EmbeddedGenerator(tiny(), max_running=3)
+    together = await asyncio.gather(*(talk(generator, g) for g in range(4)))
+    for g, (samples, _) in enumerate(together):
+        assert_same_draws(samples, (await talk(EmbeddedGenerator(tiny()), g))[0])
+    assert generator.prefilled_tokens == 40 + 4 * 2 * 2
 
 
 @pytest.mark.parametrize(("kv", "expected"), [("keep", 4), ("recompute", 53), ("abort", 53), ("drain", 53)])
-def test_a_weight_update_between_turns_follows_its_cache_policy(kv, expected, tiny):
-    async def updated():
-        generator = EmbeddedGenerator(tiny())
-        first = await generator.generate(replace(request(np.arange(20, 60), max_new_tokens=10), keep=True))
-        await generator.load(WeightUpdate(1, None, kv))
-        before = generator.prefilled_tokens
-        await generator.generate(request(np.append(first.tokens_T, [50, 51, 52])))
-        return generator.prefilled_tokens - before
-
-    assert asyncio.run(updated()) == expected
+async def test_a_weight_update_between_turns_follows_its_cache_policy(kv, expected, tiny):
+    generator = EmbeddedGenerator(tiny())
+    first = await generator.generate(replace(request(np.arange(20, 60), max_new_tokens=10), keep=True))
+    await generator.load(WeightUpdate(1, None, kv))
+    before = generator.prefilled_tokens
+    await generator.generate(request(np.append(first.tokens_T, [50, 51, 52])))
+    assert generator.prefilled_tokens - before == expected
 
 
-def test_conversations_make_room_for_rows(tiny):
-    async def many():
-        generator, seen = bounded(tiny(), 500, max_running=2)
-        talks = [converse(generator, 2, lambda g=g: tiny_models.key(g)) for g in range(8)]
-        return generator, seen, [await talk for talk in talks]
-
-    generator, seen, found = asyncio.run(many())
+async def test_conversations_make_room_for_rows(tiny):
+    generator, seen = bounded(tiny(), 500, max_running=2)
+    for g in range(8):
+        _, prefilled = await converse(generator, 2, lambda g=g: tiny_models.key(g))
+        assert prefilled == [40, 4]
     assert max(seen) <= generator.memory.budget
-    assert all(prefilled == [40, 4] for _, prefilled in found)
 
 
-def test_of_conversations_that_crowd_each_other_the_oldest_goes_first(tiny):
-    async def crowded():
-        generator, seen = bounded(tiny(), 500, max_running=2)
-        firsts = [await generator.generate(replace(request(np.arange(20, 60) + g, g), keep=True)) for g in range(8)]
-        counts = []
-        for first in reversed(firsts):
-            before = generator.prefilled_tokens
-            await generator.generate(replace(request(np.append(first.tokens_T, 50)), key=first.key))
-            counts.append(generator.prefilled_tokens - before)
-        return generator, seen, counts
-
-    generator, seen, counts = asyncio.run(crowded())
+async def test_of_conversations_that_crowd_each_other_the_oldest_goes_first(tiny):
+    generator, seen = bounded(tiny(), 500, max_running=2)
+    firsts = [await generator.generate(replace(request(np.arange(20, 60) + g, g), keep=True)) for g in range(8)]
+    counts = []
+    for first in reversed(firsts):
+        before = generator.prefilled_tokens
+        await generator.generate(replace(request(np.append(first.tokens_T, 50)), key=first.key))
+        counts.append(generator.prefilled_tokens - before)
     assert max(seen) <= generator.memory.budget
     assert counts[0] == 2  # kept last
     assert counts[-1] == 53  # gone
@@ -251,7 +234,6 @@ def test_an_aborted_key_and_a_released_generator_keep_nothing(tiny):
     assert generator.memory.bytes == 0
 
 
-def test_an_encoder_reads_a_longer_prompt_anew(text):
-    generator = embedded_generator(tiny_t5.build(text))
-    samples, prefilled = asyncio.run(converse(generator, 2, said=(50,)))
+async def test_an_encoder_reads_a_longer_prompt_anew(text):
+    samples, prefilled = await converse(embedded_generator(tiny_t5.build(text)), 2, said=(50,))
     assert prefilled == [40, len(samples[0].tokens_T) + 1]

@@ -35,8 +35,8 @@ def test_log_probs_are_the_learners_and_those_of_its_own_score(architecture, tem
         np.testing.assert_allclose(logp_A, scored[sample.action_T], atol=1e-4)
 
 
-def test_score_gives_one_number_a_token_and_zero_for_the_first(tiny):
-    scored = asyncio.run(EmbeddedGenerator(tiny()).score(np.arange(20, 25, dtype=np.int32)))
+async def test_score_gives_one_number_a_token_and_zero_for_the_first(tiny):
+    scored = await EmbeddedGenerator(tiny()).score(np.arange(20, 25, dtype=np.int32))
     assert scored.shape == (5,)
     assert scored[0] == 0.0
     assert (scored[1:] < 0).all()
@@ -77,16 +77,12 @@ def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(alon
 
 
 @pytest.mark.parametrize("alone", EITHER, indirect=True)
-def test_requests_that_come_while_others_are_decoded_change_nothing(alone):
+async def test_requests_that_come_while_others_are_decoded_change_nothing(alone):
     model, requests, expected = alone
-
-    async def in_two_waves():
-        generator = engine(model, max_running=4)
-        first = await started(generator, requests[:5], tokens=12)
-        second = [asyncio.create_task(generator.generate(one)) for one in requests[5:]]
-        return await asyncio.gather(*first, *second)
-
-    assert_same_draws(asyncio.run(in_two_waves()), expected)
+    generator = engine(model, max_running=4)
+    first = await started(generator, requests[:5], tokens=12)
+    second = [asyncio.create_task(generator.generate(one)) for one in requests[5:]]
+    assert_same_draws(await asyncio.gather(*first, *second), expected)
 
 
 def test_another_seed_gives_another_sample(tiny):
@@ -199,50 +195,39 @@ def test_a_prompt_that_cannot_be_answered_is_refused_by_its_length(length, messa
         run(EmbeddedGenerator(tiny()), [request(np.full(length, 20))])
 
 
-def test_too_long_a_sequence_is_not_scored(tiny):
+async def test_too_long_a_sequence_is_not_scored(tiny):
     with pytest.raises(GenerationError, match=f"do not fit the context of {CONTEXT}"):
-        asyncio.run(EmbeddedGenerator(tiny()).score(np.full(CONTEXT + 1, 20, np.int32)))
+        await EmbeddedGenerator(tiny()).score(np.full(CONTEXT + 1, 20, np.int32))
 
 
-def test_more_requests_than_the_queue_holds_are_refused(tiny):
-    async def too_many():
-        generator = EmbeddedGenerator(tiny(), max_running=1, queue=3)
-        requests = [request(np.array([20]), ordinal, max_new_tokens=2) for ordinal in range(5)]
-        return await asyncio.gather(*(generator.generate(one) for one in requests), return_exceptions=True)
-
-    found = asyncio.run(too_many())
+async def test_more_requests_than_the_queue_holds_are_refused(tiny):
+    generator = EmbeddedGenerator(tiny(), max_running=1, queue=3)
+    requests = [request(np.array([20]), ordinal, max_new_tokens=2) for ordinal in range(5)]
+    found = await asyncio.gather(*(generator.generate(one) for one in requests), return_exceptions=True)
     assert [type(one) for one in found[3:]] == [GenerationError, GenerationError]
     assert "3 requests are waiting already" in str(found[3])
     assert [len(drawn(sample)) for sample in found[:3]] == [2, 2, 2]
 
 
-def test_a_cancelled_request_frees_its_row(tiny):
-    async def cancel_the_first():
-        generator = EmbeddedGenerator(tiny(), max_running=1)
-        (first,) = await started(generator, [request(np.array([20]), max_new_tokens=100)], tokens=2)
-        second = asyncio.create_task(generator.generate(request(np.array([21]), 1, max_new_tokens=4)))
-        first.cancel()
-        return await asyncio.wait_for(second, 10), generator
-
-    sample, generator = asyncio.run(cancel_the_first())
-    assert len(drawn(sample)) == 4
+async def test_a_cancelled_request_frees_its_row(tiny):
+    generator = EmbeddedGenerator(tiny(), max_running=1)
+    (first,) = await started(generator, [request(np.array([20]), max_new_tokens=100)], tokens=2)
+    second = asyncio.create_task(generator.generate(request(np.array([21]), 1, max_new_tokens=4)))
+    first.cancel()
+    assert len(drawn(await asyncio.wait_for(second, 10))) == 4
     assert generator.stats().generated_tokens < 50
 
 
-def test_a_cancelled_request_leaves_its_siblings_alone(tiny):
+async def test_a_cancelled_request_leaves_its_siblings_alone(tiny):
     requests = [request(np.array([20, 21]), sample=g, max_new_tokens=30) for g in range(4)]
-
-    async def cancel_one():
-        generator = EmbeddedGenerator(tiny(), max_running=4)
-        tasks = await started(generator, requests, tokens=20)
-        tasks[1].cancel()
-        return await asyncio.gather(*(tasks[place] for place in (0, 2, 3)))
-
-    expected = run(EmbeddedGenerator(tiny()), requests)
-    assert_same_draws(asyncio.run(cancel_one()), [expected[place] for place in (0, 2, 3)])
+    tasks = await started(EmbeddedGenerator(tiny()), requests, tokens=20)
+    tasks[1].cancel()
+    others = (0, 2, 3)
+    expected = await asyncio.gather(*(EmbeddedGenerator(tiny()).generate(requests[place]) for place in others))
+    assert_same_draws([await tasks[place] for place in others], expected)
 
 
-def test_a_failure_of_the_engine_reaches_everyone_who_waits(tiny, monkeypatch):
+async def test_a_failure_of_the_engine_reaches_everyone_who_waits(tiny, monkeypatch):
     model = tiny()
     generator = EmbeddedGenerator(model, max_running=1)
 
@@ -255,37 +240,29 @@ def test_a_failure_of_the_engine_reaches_everyone_who_waits(tiny, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(model, "hidden", broken)
-        failed = asyncio.run(both())
+        failed = await both()
     assert all(isinstance(one, GenerationError) and "out of memory" in str(one) for one in failed)
-    assert all(len(drawn(sample)) > 0 for sample in asyncio.run(both()))
+    assert all(len(drawn(sample)) > 0 for sample in await both())
 
 
-def test_stats_show_who_runs_and_who_waits(tiny):
-    async def midway():
-        generator = EmbeddedGenerator(tiny(), max_running=2)
-        requests = [request(np.array([20 + i]), i, max_new_tokens=30) for i in range(5)]
-        tasks = await started(generator, requests, tokens=10)
-        stats = generator.stats()
-        await asyncio.gather(*tasks)
-        return stats, generator.stats()
-
-    stats, after = asyncio.run(midway())
+async def test_stats_show_who_runs_and_who_waits(tiny):
+    generator = EmbeddedGenerator(tiny(), max_running=2)
+    requests = [request(np.array([20 + i]), i, max_new_tokens=30) for i in range(5)]
+    tasks = await started(generator, requests, tokens=10)
+    stats = generator.stats()
     assert (stats.running, stats.waiting) == (2, 3)
     assert 0 < stats.cache_use <= 1
-    assert after.cache_use == 0.0
+    await asyncio.gather(*tasks)
+    assert generator.stats().cache_use == 0.0
 
 
-def test_other_tasks_run_between_two_steps(tiny):
-    async def count_turns():
-        generator = EmbeddedGenerator(tiny())
-        task = asyncio.create_task(generator.generate(request(np.array([20]), max_new_tokens=30)))
-        turns = 0
-        while not task.done():
-            turns += 1
-            await asyncio.sleep(0)
-        return turns
-
-    assert asyncio.run(count_turns()) >= 20
+async def test_other_tasks_run_between_two_steps(tiny):
+    task = asyncio.create_task(EmbeddedGenerator(tiny()).generate(request(np.array([20]), max_new_tokens=30)))
+    turns = 0
+    while not task.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 20
 
 
 def test_tokens_of_a_prompt_may_be_any_integer_type(tiny):

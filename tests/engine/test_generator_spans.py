@@ -32,13 +32,10 @@ def test_busy_periods_hold_every_token_and_the_busy_seconds(generator):
     assert max(span.fields["in_flight"] for span in periods) == 6
 
 
-def test_an_update_that_was_taken_is_a_span_and_a_refused_one_is_not(generator):
-    async def updated():
-        tasks = await started(generator, ragged(4, max_new_tokens=20), tokens=10)
+async def test_an_update_that_was_taken_is_a_span_and_a_refused_one_is_not(generator):
+    tasks = await started(generator, ragged(4, max_new_tokens=20), tokens=10)
+    await generator.load(WeightUpdate(1, None))
+    with pytest.raises(WeightError):
         await generator.load(WeightUpdate(1, None))
-        with pytest.raises(WeightError):
-            await generator.load(WeightUpdate(1, None))
-        await asyncio.gather(*tasks)
-
-    asyncio.run(updated())
+    await asyncio.gather(*tasks)
     assert [span.fields for span in spans_of(generator, "update")] == [{"version": 1}]

@@ -37,19 +37,15 @@ def test_samples_are_the_same_with_routes_and_without(text):
     assert all(ROUTES not in sample.columns for sample in plain)
 
 
-def test_preempted_samples_keep_their_routes(text):
+async def test_preempted_samples_keep_their_routes(text):
     model = mixture(text)
-
-    async def interrupted():
-        generator = EmbeddedGenerator(model, routes=True)
-        tasks = await started(generator, LONG, tokens=20)
-        preempted = generator.running[:2]
-        generator._release([0, 1])
-        generator._wait_again(preempted)
-        generator._drop_unused()
-        return await asyncio.gather(*tasks)
-
-    for sample in asyncio.run(interrupted()):
+    generator = EmbeddedGenerator(model, routes=True)
+    tasks = await started(generator, LONG, tokens=20)
+    preempted = generator.running[:2]
+    generator._release([0, 1])
+    generator._wait_again(preempted)
+    generator._drop_unused()
+    for sample in await asyncio.gather(*tasks):
         assert_routes_are_those_of(model, sample)
 
 

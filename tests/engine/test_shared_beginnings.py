@@ -1,6 +1,5 @@
 """A request begins with the longest sequence that is kept or being read, whoever's it is; its numbers are those of its own."""
 
-import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -41,13 +40,13 @@ async def second_turn(model, asked_by, **options):
 
 
 @pytest.mark.parametrize("architecture", ["qwen2", "gpt2"])
-def test_another_key_continues_a_conversation_bit_for_bit(architecture, tiny):
+async def test_another_key_continues_a_conversation_bit_for_bit(architecture, tiny):
     """The cache is found by tokens: a branch, or a call that names no conversation, reads what the conversation would."""
     model = tiny(architecture)
-    _, cost = asyncio.run(second_turn(model, 0))
-    others, same = asyncio.run(second_turn(model, 7))
+    _, cost = await second_turn(model, 0)
+    others, same = await second_turn(model, 7)
     assert cost == same == 3
-    forced = asyncio.run(second_turn_with_draws_of(model, 7))
+    forced = await second_turn_with_draws_of(model, 7)
     assert forced.tokens_T.tolist() == others.tokens_T.tolist()
     assert forced.logp_T.tobytes() == others.logp_T.tobytes()
     np.testing.assert_allclose(others.logp_T[others.action_T], learner_logp(model, others), atol=1e-4)
@@ -63,59 +62,43 @@ async def second_turn_with_draws_of(model, ordinal):
     return await generator.generate(request(np.append(first.tokens_T, [50, 51]).astype(np.int32), ordinal, seed=1))
 
 
-def test_the_longest_of_several_is_taken_and_stays(tiny):
-    async def branches():
-        generator = EmbeddedGenerator(tiny())
-        firsts = [await generator.generate(keeping(prompt(80 + g), g)) for g in range(3)]
-        costs = []
-        for first in (*firsts, *firsts):
-            costs.append((await counted(generator, request(np.append(first.tokens_T, 50), 9)))[1])
-        return costs
-
-    assert asyncio.run(branches()) == [2] * 6
+async def test_the_longest_of_several_is_taken_and_stays(tiny):
+    generator = EmbeddedGenerator(tiny())
+    firsts = [await generator.generate(keeping(prompt(80 + g), g)) for g in range(3)]
+    for first in (*firsts, *firsts):
+        assert (await counted(generator, request(np.append(first.tokens_T, 50), 9)))[1] == 2
 
 
-def test_a_conversation_that_goes_two_ways_keeps_both(tiny):
+async def test_a_conversation_that_goes_two_ways_keeps_both(tiny):
     """As a program with a sub-agent: calls of one episode that do not go on from one another, in turns."""
-
-    async def two_ways():
-        generator, costs = EmbeddedGenerator(tiny()), []
-        ways = [np.arange(20, 60, dtype=np.int32), np.arange(120, 150, dtype=np.int32)]
-        for turn in range(6):
-            sample, cost = await counted(generator, keeping(ways[turn % 2], 0, seed=turn))
-            ways[turn % 2] = np.append(sample.tokens_T, [50, 51]).astype(np.int32)
-            costs.append(cost)
-        held = generator.memory.bytes
-        await generator.generate(request(ways[0], 0, seed=9))
-        return costs, held, generator
-
-    costs, held, generator = asyncio.run(two_ways())
+    generator, costs = EmbeddedGenerator(tiny()), []
+    ways = [np.arange(20, 60), np.arange(120, 150)]
+    for turn in range(6):
+        sample, cost = await counted(generator, keeping(ways[turn % 2], 0, seed=turn))
+        ways[turn % 2] = np.append(sample.tokens_T, [50, 51])
+        costs.append(cost)
+    held = generator.memory.bytes
+    await generator.generate(request(ways[0], 0, seed=9))
     assert costs == [40, 30, 3, 3, 3, 3]
     assert generator.memory.bytes < held
     assert not generator.memory._kept, "after the last turn nothing is kept"
     assert not generator.memory._alike
 
 
-def test_a_conversation_keeps_a_few_ways_at_most(tiny):
-    async def many():
-        generator = EmbeddedGenerator(tiny())
-        for way in range(2 * BRANCHES):
-            await generator.generate(keeping(np.arange(20, 60) + way, 0))
-        return generator.memory._kept
-
-    assert [len(kept) for kept in asyncio.run(many()).values()] == [BRANCHES]
+async def test_a_conversation_keeps_a_few_ways_at_most(tiny):
+    generator = EmbeddedGenerator(tiny())
+    for way in range(2 * BRANCHES):
+        await generator.generate(keeping(np.arange(20, 60) + way, 0))
+    assert [len(kept) for kept in generator.memory._kept.values()] == [BRANCHES]
 
 
-def test_an_episode_whose_cache_was_dropped_reads_what_its_sibling_kept(tiny):
-    async def dropped():
-        generator = EmbeddedGenerator(tiny())
-        first, _ = [await generator.generate(keeping(prompt(80), 0, seed=seed)) for seed in range(2)]
-        await generator.generate(keeping(prompt(80), 1))
-        generator.forget(key(0))
-        tokens = np.append(first.tokens_T, 50).astype(np.int32)
-        return await counted(generator, request(tokens, 0, seed=2)), tokens
-
-    (sample, cost), tokens = asyncio.run(dropped())
+async def test_an_episode_whose_cache_was_dropped_reads_what_its_sibling_kept(tiny):
+    generator = EmbeddedGenerator(tiny())
+    first, _ = [await generator.generate(keeping(prompt(80), 0, seed=seed)) for seed in range(2)]
+    await generator.generate(keeping(prompt(80), 1))
+    generator.forget(key(0))
+    tokens = np.append(first.tokens_T, 50)
+    sample, cost = await counted(generator, request(tokens, 0, seed=2))
     assert cost == len(tokens) - len(prompt(80))
     np.testing.assert_allclose(sample.logp_T[sample.action_T], learner_logp(tiny(), sample), atol=1e-4)
 
@@ -147,52 +130,37 @@ def test_a_short_beginning_is_not_worth_it(tiny):
 
 
 @pytest.mark.parametrize(("kv", "own", "others"), [("keep", 2, 62), ("recompute", 63, 62)])
-def test_what_older_weights_have_read_is_its_own_conversations_alone(kv, own, others, tiny):
+async def test_what_older_weights_have_read_is_its_own_conversations_alone(kv, own, others, tiny):
     """As sequences in flight go on under ``keep``; whoever begins after an update reads everything with the new weights."""
-
-    async def updated(ordinal):
+    for ordinal, length, expected in ((0, None, own), (3, -1, others)):
         generator = EmbeddedGenerator(tiny())
         first = await generator.generate(keeping(prompt(80), 0, max_new_tokens=11))
         await generator.load(WeightUpdate(1, None, kv))
-        tokens = np.append(first.tokens_T, 50).astype(np.int32)
-        return await counted(generator, request(tokens if ordinal == 0 else tokens[:-1], ordinal))
-
-    assert asyncio.run(updated(0))[1] == own
-    assert asyncio.run(updated(3))[1] == others
+        tokens = np.append(first.tokens_T, 50)[:length]
+        assert (await counted(generator, request(tokens, ordinal)))[1] == expected
 
 
-def test_a_conversation_of_two_versions_is_no_beginning_for_others(tiny):
+async def test_a_conversation_of_two_versions_is_no_beginning_for_others(tiny):
     """It was read by version 0 and goes on under version 1: kept again, it still holds what version 0 has read."""
-
-    async def mixed():
-        generator = EmbeddedGenerator(tiny())
-        first = await generator.generate(keeping(prompt(80), 0))
-        await generator.load(WeightUpdate(1, None, "keep"))
-        second, cost = await counted(generator, keeping(np.append(first.tokens_T, 50).astype(np.int32), 0, seed=1))
-        return cost, await counted(generator, request(np.append(second.tokens_T, 50).astype(np.int32), 5)), second
-
-    cost, (_, others), second = asyncio.run(mixed())
+    generator = EmbeddedGenerator(tiny())
+    first = await generator.generate(keeping(prompt(80), 0))
+    await generator.load(WeightUpdate(1, None, "keep"))
+    second, cost = await counted(generator, keeping(np.append(first.tokens_T, 50), 0, seed=1))
+    _, others = await counted(generator, request(np.append(second.tokens_T, 50), 5))
     assert cost == 2
     assert others == len(second.tokens_T) + 1
 
 
-def test_what_is_kept_stays_within_the_budget_and_what_was_read_last_stays_longest(tiny):
+async def test_what_is_kept_stays_within_the_budget_and_what_was_read_last_stays_longest(tiny):
     model = tiny()
     cell = CachePool(model.slots, model.dtype, model.device).cell
-
-    async def many():
-        generator = EmbeddedGenerator(model, max_running=2, cache_gb=700 * cell / 1e9)
-        first = await generator.generate(keeping(np.arange(100, 140), 0))
-        again = request(np.append(first.tokens_T, 50).astype(np.int32), 99)
-        costs = []
-        for g in range(12):
-            await generator.generate(keeping(np.arange(150, 190) + g, g + 1))
-            costs.append((await counted(generator, again))[1])
-            assert generator.memory.bytes <= generator.memory.budget
-        return generator, costs
-
-    generator, costs = asyncio.run(many())
-    assert costs == [2] * 12
+    generator = EmbeddedGenerator(model, max_running=2, cache_gb=700 * cell / 1e9)
+    first = await generator.generate(keeping(np.arange(100, 140), 0))
+    again = request(np.append(first.tokens_T, 50), 99)
+    for g in range(12):
+        await generator.generate(keeping(np.arange(150, 190) + g, g + 1))
+        assert (await counted(generator, again))[1] == 2
+        assert generator.memory.bytes <= generator.memory.budget
     kept = generator.memory._kept
     assert 1 < len(kept) < 12
     assert set().union(*generator.memory._alike.values()) == set(kept)

@@ -1,6 +1,7 @@
 """Weight updates between two decode steps: wholly or not at all, and every token knows its version."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,17 +53,14 @@ def test_samples_aborted_by_an_update_go_on_where_they_were(architecture, made):
 
 
 @each_policy
-def test_versions_grow_along_a_sample_and_end_at_the_newest(kv, tiny):
-    async def two_updates():
-        generator = EmbeddedGenerator(tiny())
-        tasks = await started(generator, LONG, tokens=20)
-        await generator.load(WeightUpdate(1, None, kv))
-        while generator.stats().generated_tokens < 60:
-            await asyncio.sleep(0)
-        await generator.load(WeightUpdate(5, None, kv))
-        return await asyncio.gather(*tasks)
-
-    longest = max(asyncio.run(two_updates()), key=lambda sample: len(sample.tokens_T))
+async def test_versions_grow_along_a_sample_and_end_at_the_newest(kv, tiny):
+    generator = EmbeddedGenerator(tiny())
+    tasks = await started(generator, LONG, tokens=20)
+    await generator.load(WeightUpdate(1, None, kv))
+    while generator.stats().generated_tokens < 60:
+        await asyncio.sleep(0)
+    await generator.load(WeightUpdate(5, None, kv))
+    longest = max(await asyncio.gather(*tasks), key=lambda sample: len(sample.tokens_T))
     versions = longest.version_T[longest.action_T]
     assert (np.diff(versions) >= 0).all()
     assert set(versions) == {0, 1, 5}
@@ -143,16 +141,13 @@ def test_a_refused_update_leaves_weights_and_version(problem, tiny):
     assert generator.stats().version == 4
 
 
-def test_a_refused_update_in_flight_changes_no_sample(tiny):
-    async def refused():
-        generator = EmbeddedGenerator(tiny())
-        tasks = await started(generator, LONG, tokens=20)
-        with pytest.raises(WeightError):
-            await generator.load(WeightUpdate(1, not_finite(tensors_of(generator.model, 0.5)).items(), "recompute"))
-        return await asyncio.gather(*tasks)
-
-    found = asyncio.run(refused())
-    assert_same_draws(found, run(EmbeddedGenerator(tiny()), LONG))
+async def test_a_refused_update_in_flight_changes_no_sample(tiny):
+    generator = EmbeddedGenerator(tiny())
+    tasks = await started(generator, LONG, tokens=20)
+    with pytest.raises(WeightError):
+        await generator.load(WeightUpdate(1, not_finite(tensors_of(generator.model, 0.5)).items(), "recompute"))
+    found, again = await asyncio.gather(*tasks), EmbeddedGenerator(tiny())
+    assert_same_draws(found, await asyncio.gather(*(again.generate(one) for one in LONG)))
     assert {version for sample in found for version in sample.version_T[sample.action_T]} == {0}
 
 
@@ -196,20 +191,14 @@ def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, ma
 
 
 @pytest.mark.slow
-def test_a_sample_can_be_resumed_by_another_generator_after_every_token(tiny):
-    (whole,) = run(EmbeddedGenerator(tiny()), LONG[:1])
-
-    async def token_by_token():
-        sample = None
-        while sample is None or sample.finish == "abort":
-            generator = EmbeddedGenerator(tiny())
-            one = Request(LONG[0].key, LONG[0].tokens_T, LONG[0].sampling, resume=sample)
-            (task,) = await started(generator, [one], tokens=1)
-            await generator.abort([one.key])
-            sample = await task
-        return sample
-
-    assert_same_draws([asyncio.run(token_by_token())], [whole])
+async def test_a_sample_can_be_resumed_by_another_generator_after_every_token(tiny):
+    one, sample = LONG[0], None
+    while sample is None or sample.finish == "abort":
+        generator = EmbeddedGenerator(tiny())
+        (task,) = await started(generator, [replace(one, resume=sample)], tokens=1)
+        await generator.abort([one.key])
+        sample = await task
+    assert_same_draws([sample], [await EmbeddedGenerator(tiny()).generate(one)])
 
 
 def test_resuming_a_finished_sample_gives_it_back(tiny):
