@@ -38,21 +38,18 @@ def test_an_undefined_column_names_template_row_and_columns():
         assert part in message
 
 
-@pytest.mark.parametrize("name", ["dict", "range", "namespace", "cycler"])
-def test_names_of_the_template_language_are_no_columns(name):
-    with pytest.raises(DataError, match="undefined"):
-        Template("prompt", "{{ " + name + " }}")({}, "row 0")
-
-
-def test_a_null_is_refused_rather_than_printed():
-    with pytest.raises(DataError, match="null"):
-        Template("prompt", "{{ q }}")({"q": None}, "row 0")
-
-
-@pytest.mark.parametrize("text", ["{{ q.__class__.__mro__ }}", "{{ q.append(1) }}"])
-def test_templates_are_sandboxed(text):
-    with pytest.raises(DataError, match=r"template prompt .* on row 0"):
-        Template("prompt", text)({"q": [1]}, "row 0")
+@pytest.mark.parametrize(
+    ("text", "row", "message"),
+    [
+        *(("{{ " + name + " }}", {}, "undefined") for name in ("dict", "range", "namespace", "cycler")),
+        ("{{ q }}", {"q": None}, "null"),
+        ("{{ q.__class__.__mro__ }}", {"q": [1]}, r"template prompt .* on row 0"),
+        ("{{ q.append(1) }}", {"q": [1]}, r"template prompt .* on row 0"),
+    ],
+)
+def test_names_of_the_language_nulls_and_what_a_sandbox_holds_back_are_refused(text, row, message):
+    with pytest.raises(DataError, match=message):
+        Template("prompt", text)(row, "row 0")
 
 
 def test_a_template_that_does_not_parse_is_refused_at_once():

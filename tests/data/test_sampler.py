@@ -70,14 +70,10 @@ def test_a_cached_order_cannot_be_changed():
         order(0, 0, 5)[0] = 1
 
 
-def test_a_negative_draw_is_refused():
-    with pytest.raises(DataError, match="negative"):
-        indices(3, 0)(-1)
-
-
-def test_an_empty_source_is_refused():
-    with pytest.raises(DataError, match="no rows"):
-        indices(0, 0)
+@pytest.mark.parametrize(("size", "ordinal", "message"), [(3, -1, "negative"), (0, 0, "no rows")])
+def test_a_negative_draw_and_an_empty_source_are_refused(size, ordinal, message):
+    with pytest.raises(DataError, match=message):
+        indices(size, 0)(ordinal)
 
 
 def rows():

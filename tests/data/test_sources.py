@@ -65,14 +65,20 @@ def test_a_cut_archive_is_refused(tmp_path):
         open_source(DataSpec(source="cut.jsonl.gz"), tmp_path)
 
 
-def test_a_missing_file_is_named_by_its_absolute_path(tmp_path):
-    with pytest.raises(DataError, match=f"{tmp_path.resolve()}/deep/none.jsonl: there is no such file"):
-        open_source(DataSpec(source="deep/none.jsonl"), tmp_path)
-
-
-def test_an_unknown_kind_of_source_lists_the_known_ones(tmp_path):
-    with pytest.raises(DataError, match=r"use FILE.jsonl, .*gym:TASK"):
-        open_source(DataSpec(source="data.xlsx"), tmp_path)
+@pytest.mark.parametrize(
+    ("source", "error", "message"),
+    [
+        ("deep/none.jsonl", DataError, "{folder}/deep/none.jsonl: there is no such file"),
+        ("data.xlsx", DataError, r"use FILE.jsonl, .*gym:TASK"),
+        ("none.py:f", SpecError, "there is no file"),
+        ("t.csv", DataError, r"write hub:t\.csv"),
+    ],
+    ids=["by its absolute path", "with the known kinds", "of a function", "with the source to write"],
+)
+def test_a_source_that_is_not_there_is_named(source, error, message, tmp_path):
+    (tmp_path / "t.csv").write_text("q\nx\n")
+    with pytest.raises(error, match=message.format(folder=tmp_path.resolve())):
+        open_source(DataSpec(source=source), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -132,11 +138,6 @@ def test_a_function_in_a_file_gives_rows(tmp_path):
 def test_a_failing_function_is_blamed(function, says, tmp_path):
     with pytest.raises(DataError, match=says):
         open_source(DataSpec(source=register(function)), tmp_path)
-
-
-def test_a_missing_function_is_an_error_of_the_spec(tmp_path):
-    with pytest.raises(SpecError, match="there is no file"):
-        open_source(DataSpec(source="none.py:f"), tmp_path)
 
 
 def test_a_gym_task_gives_rows_with_their_scorer(tmp_path):
@@ -223,12 +224,6 @@ def test_a_hub_out_of_reach_is_left_alone_for_one_data_set_only(tmp_path, monkey
     with pytest.raises(DataError, match="hub:no/such_thing"):
         open_source(DataSpec(source="hub:no/such_thing"), tmp_path)
     assert not datasets.config.HF_HUB_OFFLINE
-
-
-def test_a_table_without_its_scheme_is_refused_with_the_source_to_write(tmp_path):
-    (tmp_path / "t.csv").write_text("q\nx\n")
-    with pytest.raises(DataError, match=r"write hub:t\.csv"):
-        open_source(DataSpec(source="t.csv"), tmp_path)
 
 
 @pytest.mark.parametrize("source", ["hub:t.csv", "hub:imdb", "gym:chain_sum", "feedback:votes.db"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,28 @@ def played(episode: Conversation, said: Sequence[str]) -> tuple[Any, list[str | 
     """The finished sample, and what each answer added to the conversation (None: it was over)."""
     sample, (_, *heard) = asyncio.run(playing(episode, said))
     return sample, heard
+
+
+def played_without_end(episode: Conversation, said: str) -> Any:
+    """The finished sample of an episode whose only turn was cut."""
+
+    async def play() -> Any:
+        sample = after(await episode.reset(), said, ended=False)
+        assert await episode.step(sample) is None
+        return episode.annotated(sample)
+
+    return asyncio.run(play())
+
+
+def heard_by_tokenizer(episode: Conversation, text: Any, said: str) -> str:
+    """What is added to a conversation over a real tokenizer by a turn."""
+
+    async def play() -> str:
+        letters = "".join(map(chr, [*text.encode(said), text.end]))
+        sample = replace(after(await episode.reset(), letters, ended=False), finish="stop")
+        return text.tokenizer.decode((await episode.step(sample))[len(sample.tokens_T) :])
+
+    return asyncio.run(play())
 
 
 def rewards_of_turns(sample: Any) -> list[float | None]:

@@ -2,12 +2,11 @@
 
 import asyncio
 import sys
-import threading
 import time
 
 import numpy as np
 import pytest
-from env_examples import PROMPT, after, begun, conversation, played, rewards_of_turns
+from env_examples import PROMPT, after, begun, conversation, played, played_without_end, rewards_of_turns
 
 from penstock.core.columns import was_cut
 from penstock.core.errors import EnvError, SpecError
@@ -54,25 +53,17 @@ def test_an_episode_must_begin_before_it_is_stepped_and_ends_once(threads):
         asyncio.run(episode.step(after(np.array([1]), "a")))
 
 
-def test_observations_follow_the_turns_and_the_end_is_the_environments(threads):
+def test_an_episode_has_observations_turns_with_rewards_and_metrics_that_are_added_up(threads):
     sample, heard = played(conversation(Countdown, threads), ["a", "bc", "d"])
     assert heard == ["<2>", "<1>", None]
-    assert sample.extras["truncated"] is False
-
-
-def test_a_turn_has_its_place_its_reward_and_its_finish(threads):
-    sample, _ = played(conversation(Countdown, threads), ["a", "bc", "d"])
     begin = len(PROMPT.text)
     assert sample.extras["turns"] == [
         [begin, begin + 2, 0.0, "stop"],
         [begin + 5, begin + 8, 1.0, "stop"],
         [begin + 11, begin + 13, 2.0, "stop"],
     ]
-
-
-def test_metrics_are_added_up_over_turns(threads):
-    sample, _ = played(conversation(Countdown, threads), ["a", "bc", "d"])
     assert sample.extras["episode"] == {"turns": 3.0, "letters": 4.0, "truncated": 0.0}
+    assert sample.extras["truncated"] is False
 
 
 def test_the_last_turn_is_judged_and_then_cut(threads):
@@ -83,14 +74,7 @@ def test_the_last_turn_is_judged_and_then_cut(threads):
 
 
 def test_an_episode_that_ended_in_a_turn_of_the_longest_length_was_not_cut(threads):
-    episode = conversation(Countdown, threads, options={"start": 1})
-
-    async def play():
-        sample = after(await episode.reset(), "abc", ended=False)
-        assert await episode.step(sample) is None
-        return episode.annotated(sample)
-
-    sample = asyncio.run(play())
+    sample = played_without_end(conversation(Countdown, threads, options={"start": 1}), "abc")
     assert sample.finish == "length"
     assert not was_cut(sample)
 
@@ -292,9 +276,9 @@ def test_the_deadline_counts_from_when_a_thread_begins(threads):
     assert all(context_T is not None for context_T in asyncio.run(play()))
 
 
-def test_after_257_plain_functions_that_hang_the_next_episode_is_answered():
+def test_after_257_plain_functions_that_hang_the_next_episode_is_answered(release):
     """One more than may work at a time, all at once, with the limits of a run."""
-    threads, release = Threads("environment", EPISODES, STUCK), threading.Event()
+    threads = Threads("environment", EPISODES, STUCK)
 
     async def play():
         async def hung():
@@ -303,26 +287,18 @@ def test_after_257_plain_functions_that_hang_the_next_episode_is_answered():
                 await episode.step(after(await episode.reset(), "a"))
 
         await asyncio.gather(*(hung() for _ in range(257)))
-        stuck, episode = threads.abandoned, conversation(lambda *_: "free", threads, deadline=60.0)
-        return stuck, await episode.step(after(await episode.reset(), "a"))
+        return threads.abandoned
 
-    try:
-        stuck, context_T = asyncio.run(play())
-        assert stuck == 257
-        assert context_T[-4:].tolist() == [ord(letter) for letter in "free"]
-    finally:
-        release.set()
+    assert asyncio.run(play()) == 257
+    assert played(conversation(lambda *_: "free", threads, deadline=60.0), ["a"])[1] == ["free"]
 
 
-def test_with_too_many_hung_calls_the_run_stops():
-    threads, release = Threads("environment", 4, most_abandoned=1), threading.Event()
-    try:
-        with pytest.raises(EnvError, match="took longer"):
-            played(conversation(lambda *_: release.wait(5) and None, threads, deadline=0.05), ["a"])
-        with pytest.raises(StuckError, match=r'environment ".*": 1 threads of environment are stuck'):
-            played(conversation(lambda *_: "free", threads), ["a"])
-    finally:
-        release.set()
+def test_with_too_many_hung_calls_the_run_stops(release):
+    threads = Threads("environment", 4, most_abandoned=1)
+    with pytest.raises(EnvError, match="took longer"):
+        played(conversation(lambda *_: release.wait(5) and None, threads, deadline=0.05), ["a"])
+    with pytest.raises(StuckError, match=r'environment ".*": 1 threads of environment are stuck'):
+        played(conversation(lambda *_: "free", threads), ["a"])
 
 
 # ---- specs

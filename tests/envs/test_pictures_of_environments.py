@@ -1,11 +1,10 @@
 """Pictures, films and sounds that environments and tools show in later turns: blobs, tokens, positions, log-probs."""
 
 import asyncio
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from env_examples import after, call, conversation
+from env_examples import call, conversation, heard_by_tokenizer
 
 import seeing
 import tiny_models
@@ -121,14 +120,7 @@ def test_a_tool_gives_a_picture(threads):
 
     model = seeing.of_kind("qwen2_5_vl")
     episode = conversation(ToolEnv, threads, chat("look"), model.text, options={"tools": [register(look)]})
-
-    async def play():
-        context_T = await episode.reset()
-        said = "".join(map(chr, [*model.text.encode(call("look", place="a")), model.text.end]))
-        sample = replace(after(context_T, said, ended=False), finish="stop")
-        return model.text.tokenizer.decode((await episode.step(sample))[len(sample.tokens_T) :])
-
-    heard = asyncio.run(play())
+    heard = heard_by_tokenizer(episode, model.text, call("look", place="a"))
     pad = model.text.tokenizer.decode([model.text.processor.pads["image"]])
     assert heard.count(pad) == 9
     assert "this is a: <|vision_start|>" + pad in heard

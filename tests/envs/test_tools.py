@@ -1,12 +1,10 @@
 """The environment of tools: schemas from functions, calls that are answered, mistakes that are answered too, and an end."""
 
-import asyncio
 import time
-from dataclasses import replace
 from typing import Literal
 
 import pytest
-from env_examples import PROMPT, after, call, conversation, played
+from env_examples import PROMPT, call, conversation, heard_by_tokenizer, played, played_without_end
 from templates import family
 
 import tiny_models
@@ -191,14 +189,7 @@ def test_a_turn_that_was_cut_is_not_read_for_calls(threads):
         called.append(True)
         return "noted"
 
-    episode = tools(threads, note)
-
-    async def play():
-        sample = after(await episode.reset(), call("note"), ended=False)
-        assert await episode.step(sample) is None
-        return episode.annotated(sample)
-
-    sample = asyncio.run(play())
+    sample = played_without_end(tools(threads, note), call("note"))
     assert was_cut(sample)
     assert called == []
 
@@ -225,13 +216,7 @@ def heard_in_chat(threads, name):
     """What a family's conversation reads as after two calls."""
     text = family(name, tiny_models.CORPUS)
     episode = tools(threads, add, prompt=CHAT, text=text)
-
-    async def play():
-        said = [*text.encode(call("add", a=1) + call("add", a=2)), text.end]
-        sample = after(await episode.reset(), "".join(map(chr, said)), ended=False)
-        return text.tokenizer.decode((await episode.step(replace(sample, finish="stop")))[len(sample.tokens_T) :])
-
-    return asyncio.run(play())
+    return heard_by_tokenizer(episode, text, call("add", a=1) + call("add", a=2))
 
 
 CHATML = "\n<|im_start|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response><|im_end|>\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import re
 import threading
 import time
 
@@ -12,7 +13,6 @@ from hypothesis import strategies as st
 from reward_examples import KEY, make_group, make_sample, mixture, score
 
 from penstock.config.run import RewardSpec
-from penstock.core.contracts import Reward
 from penstock.core.errors import SpecError
 from penstock.core.types import Group, Prompt
 from penstock.data.resolve import register
@@ -24,6 +24,14 @@ def by_length(sample, columns):
     return len(sample.text)
 
 
+@pytest.fixture
+def release():
+    """An event for functions that hang, set when their test is over at the latest."""
+    made = threading.Event()
+    yield made
+    made.set()
+
+
 def errors(group):
     return [sample.error for sample in group.samples]
 
@@ -32,47 +40,45 @@ def rewards(group):
     return [sample.reward for sample in group.samples]
 
 
-def test_a_function_of_a_sample_scores_each():
-    group = score(mixture(by_length), make_group("a", "bbb"))
-    assert rewards(group) == [1.0, 3.0]
+def ranked(group, columns):
+    return [float(rank) for rank in range(len(group.samples))]
+
+
+def scaled(scale, sample, columns):
+    return scale
+
+
+class Judge:
+    async def __call__(self, sample, columns):
+        return 10.0
+
+
+async def of_sample(sample, columns):
+    await asyncio.sleep(0.001)
+    return 1.0
+
+
+async def of_group(group, columns):
+    return np.array([2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("functions", "expected"),
+    [
+        ([by_length], [1.0, 3.0]),
+        ([ranked], [0.0, 1.0]),
+        ([of_sample, of_group, Judge()], [13.0, 14.0]),
+        ([functools.partial(scaled, 3)], [3.0, 3.0]),
+        ([lambda sample, columns: columns["level"]], [5.0, 5.0]),
+        ([lambda sample, columns: columns.pop("level")], [5.0, 5.0]),
+    ],
+    ids=["of a sample", "of a group by the name of its parameter", "asynchronous", "partial", "of the row's columns",
+         "that changes its own columns only"],
+)  # fmt: skip
+def test_functions_of_all_kinds_score_each_sample(functions, expected):
+    group = score(mixture(*functions), make_group("a", "bbb", columns={"level": 5}))
+    assert rewards(group) == expected
     assert all(sample.valid for sample in group.samples)
-
-
-def test_a_mixture_is_a_reward():
-    reward: Reward = mixture(by_length)
-    assert rewards(score(reward, make_group("a"))) == [1.0]
-
-
-def test_a_function_whose_first_parameter_is_called_group_scores_all_at_once():
-    def ranked(group, columns):
-        return [float(rank) for rank in range(len(group.samples))]
-
-    assert rewards(score(mixture(ranked), make_group("a", "b", "c"))) == [0.0, 1.0, 2.0]
-
-
-def test_async_functions_are_awaited():
-    async def of_sample(sample, columns):
-        await asyncio.sleep(0.001)
-        return 1.0
-
-    async def of_group(group, columns):
-        return np.array([2.0, 3.0])
-
-    class Judge:
-        async def __call__(self, sample, columns):
-            return 10.0
-
-    assert rewards(score(mixture(of_sample, of_group, Judge()), make_group("a", "b"))) == [13.0, 14.0]
-
-
-def test_functions_get_the_columns_of_the_row():
-    group = score(mixture(lambda sample, columns: columns["level"]), make_group("a", columns={"level": 5}))
-    assert rewards(group) == [5.0]
-
-
-def test_a_function_that_changes_its_columns_changes_nobody_elses():
-    group = make_group("a", "b", columns={"level": 5})
-    assert rewards(score(mixture(lambda sample, columns: columns.pop("level")), group)) == [5.0, 5.0]
 
 
 def test_options_are_passed_on():
@@ -128,10 +134,9 @@ def test_a_sample_to_which_nothing_applies_is_failed_never_zero():
     assert (made.inapplicable, made.failures) == (1, {"r0": 0})
 
 
-def test_numpy_numbers_and_booleans_are_scores():
-    for value in (np.float32(2), np.int64(2), np.array(2.0)):
-        assert rewards(score(mixture(lambda s, c, value=value: value), make_group("a"))) == [2.0]
-    assert rewards(score(mixture(lambda s, c: True), make_group("a"))) == [1.0]
+@pytest.mark.parametrize("value", [np.float32(1), np.int64(1), np.array(1.0), True])
+def test_numpy_numbers_and_booleans_are_scores(value):
+    assert rewards(score(mixture(lambda s, c: value), make_group("a"))) == [1.0]
 
 
 def test_a_raising_function_fails_its_sample_and_no_sibling():
@@ -169,20 +174,16 @@ def test_a_raising_function_fails_its_sample_and_no_sibling():
 def test_what_is_no_score_fails_its_sample_and_no_sibling(value, says):
     group = score(mixture(lambda s, c: value if s.text == "bad" else 1.0), make_group("bad", "good"))
     assert group.samples[1].valid
-    with pytest.raises(AssertionError, match=says):
-        raise AssertionError(errors(group)[0])
+    assert re.search(says, errors(group)[0])
 
 
-def test_a_hanging_function_fails_its_sample_in_time_and_no_sibling():
-    release = threading.Event()
-
+def test_a_hanging_function_fails_its_sample_in_time_and_no_sibling(release):
     def hangs(sample, columns):
         return release.wait(30) if sample.text == "bad" else 1.0
 
     start = time.monotonic()
     group = score(mixture(hangs, deadline=0.2), make_group("good", "bad", "good"))
     assert time.monotonic() - start < 5
-    release.set()
     assert errors(group) == [None, 'RewardError: reward "r0" timed out after 0.2 s on prompt gsm8k/0/17#1', None]
 
 
@@ -284,60 +285,38 @@ def test_the_wait_for_a_thread_does_not_count_against_the_deadline():
     assert rewards(score(made, make_group(*"abcdefghijkl"))) == [1.0] * 12
 
 
-def test_a_blocked_loop_does_not_make_a_finished_function_late():
-    async def run():
-        made = mixture(by_length, deadline=0.05)
-        task = asyncio.create_task(made(make_group("abc")))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        time.sleep(0.2)
-        return await task
-
-    assert rewards(asyncio.run(run())) == [3.0]
+async def test_a_blocked_loop_does_not_make_a_finished_function_late():
+    task = asyncio.create_task(mixture(by_length, deadline=0.05)(make_group("abc")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    time.sleep(0.2)
+    assert rewards(await task) == [3.0]
 
 
-def test_eight_stuck_functions_stop_the_run():
-    release = threading.Event()
+async def test_eight_stuck_functions_stop_the_run(release):
     made = mixture(lambda s, c: release.wait(30), deadline=0.05)
-
-    async def run():
-        await made(make_group(*"abcdefgh"))
-        try:
-            await made(make_group("i"))
-        finally:
-            release.set()
-
+    await made(make_group(*"abcdefgh"))
     with pytest.raises(StuckError, match='reward "r0" on prompt gsm8k/0/17#0: 8 threads of rewards are stuck'):
-        asyncio.run(run())
+        await made(make_group("i"))
 
 
-def test_a_late_function_gives_its_thread_back():
-    release = threading.Event()
+async def test_a_late_function_gives_its_thread_back(release):
     made = mixture(lambda s, c: release.wait(30), deadline=0.05)
-
-    async def run():
-        await made(make_group("a", "b"))
-        stuck = made._threads.abandoned
-        release.set()
-        await asyncio.sleep(0.2)
-        return stuck, made._threads.abandoned
-
-    assert asyncio.run(run()) == (2, 0)
+    await made(make_group("a", "b"))
+    assert made._threads.abandoned == 2
+    release.set()
+    await asyncio.sleep(0.2)
+    assert made._threads.abandoned == 0
 
 
-def test_a_cancelled_group_leaves_the_mixture_usable():
-    release = threading.Event()
+async def test_a_cancelled_group_leaves_the_mixture_usable(release):
     made = mixture(lambda s, c: release.wait(30) and 1.0)
-
-    async def run():
-        task = asyncio.create_task(made(make_group("a")))
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        release.set()
-        return await made(make_group("b"))
-
-    assert rewards(asyncio.run(run())) == [1.0]
+    task = asyncio.create_task(made(make_group("a")))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    release.set()
+    assert rewards(await made(make_group("b"))) == [1.0]
 
 
 def test_a_mixture_serves_one_event_loop_after_another():
@@ -386,23 +365,13 @@ def test_a_mixture_that_cannot_work_is_refused_before_the_run(specs, says):
         Mixture(specs)
 
 
-def test_partial_functions_can_be_rewards():
-    def scaled(scale, sample, columns):
-        return scale
-
-    assert rewards(score(mixture(functools.partial(scaled, 3)), make_group("a"))) == [3.0]
-
-
-def test_a_group_of_quick_rewards_takes_milliseconds():
-    async def run():
-        made = mixture(by_length)
-        groups = [make_group(*"abcdefgh") for _ in range(16)]
-        await asyncio.gather(*map(made, groups))
-        start = time.perf_counter()
-        await asyncio.gather(*map(made, groups))
-        return time.perf_counter() - start
-
-    assert asyncio.run(run()) < 0.5
+async def test_a_group_of_quick_rewards_takes_milliseconds():
+    made = mixture(by_length)
+    groups = [make_group(*"abcdefgh") for _ in range(16)]
+    await asyncio.gather(*map(made, groups))
+    start = time.perf_counter()
+    await asyncio.gather(*map(made, groups))
+    assert time.perf_counter() - start < 0.5
 
 
 def of_steps(sample, columns):

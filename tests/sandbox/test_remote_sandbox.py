@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -103,10 +102,9 @@ def test_many_programs_wait_for_one_another_without_threads(url):
         outcomes = await asyncio.gather(*(sandbox.run(Program(code="huge")) for _ in range(40)))
         return len(outcomes)
 
-    threads, began = threading.active_count(), time.monotonic()
+    threads = threading.active_count()
     assert asyncio.run(many()) == 40
     assert threading.active_count() <= threads + 8
-    assert time.monotonic() > began
 
 
 def test_a_command_cannot_be_sent(url):
