@@ -109,8 +109,6 @@ def test_without_a_judge_it_is_refused():
 def test_a_short_run_raises_the_probability_of_what_was_asked_for(tmp_path):
     from penstock.runtime import launch
 
-    run = digits_run("draft", 200, steps=10)
-    second = replace(run.stages[1], evaluation=replace(run.stages[1].evaluation, every=10))
-    launch(replace(run, stages=(run.stages[0], second)), tmp_path / "run")
+    launch(digits_run("draft", 200, every=10, steps=10), tmp_path / "run")
     found = [values["reward/mean"] for values in metrics_of(tmp_path / "run") if "policy/judged" in values]
     assert np.mean(found[-2:]) > np.mean(found[:2]) + 0.05

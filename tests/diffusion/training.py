@@ -39,12 +39,15 @@ def kept_state(learner):
     return kept
 
 
-def digits_run(algorithm="flow", pretraining=20, **second):
-    """The recipe of digits on one thread, with so many steps before its last stage, which has these fields."""
+def digits_run(algorithm="flow", pretraining=20, every=None, **second):
+    """The recipe of digits on one thread, with so many steps before its last stage, which has these fields and is evaluated so
+    often."""
     pytest.importorskip("sklearn")
     from penstock.recipes.digits import digits
 
     run = digits(algorithm)
+    if every is not None:
+        second["evaluation"] = replace(run.stages[1].evaluation, every=every)
     stages = (replace(run.stages[0], steps=pretraining), replace(run.stages[1], **second))
     return replace(run, stages=stages, device="cpu", threads=1)
 
