@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from processes import events
-from tiny_recipes import DATA, LEARNER, SETTINGS, sft, tiny
+from tiny_recipes import LEARNER, offline, run_of, sft, tiny
 
 from penstock.algos import DPO, BradleyTerry
 from penstock.config.learner import Dtype
-from penstock.config.run import ModelSpec, Offline, RewardSpec, Run
+from penstock.config.run import ModelSpec, RewardSpec, Run
 from penstock.models.files import load_model
 from penstock.runtime import launch
 
@@ -21,15 +21,14 @@ STAGES = ("sft", "reward", "dpo", "grpo")
 
 def a_run(dtype: Dtype) -> Run:
     learner = replace(LEARNER, dtype=dtype)
-    started: dict[str, Any] = {"model": ModelSpec(path="@sft"), "data": DATA, "batch": 4, "steps": 3, "learner": learner}
-    grpo = replace(tiny(steps=3).stages[1], **started, rewards=(RewardSpec(function="model:@reward"),))
-    stages = (
-        replace(sft(), learner=learner),
-        Offline(name="reward", algorithm=BradleyTerry(), **started),
-        Offline(name="dpo", algorithm=DPO(), **started),
-        replace(grpo, model=ModelSpec(path="@dpo")),
+    started: dict[str, Any] = {"model": ModelSpec(path="@sft"), "steps": 3, "learner": learner}
+    judged = {"model": ModelSpec(path="@dpo"), "rewards": (RewardSpec(function="model:@reward"),)}
+    return run_of(
+        sft(learner=learner),
+        offline("reward", BradleyTerry(), **started),
+        offline("dpo", DPO(), **started),
+        replace(tiny().stages[1], **started | judged),
     )
-    return Run(name="typed", stages=stages, **SETTINGS)
 
 
 def losses(folder: Path) -> dict[str, float]:

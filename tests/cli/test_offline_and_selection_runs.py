@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
 import tiny_recipes
 import torch
+from processes import events
 from safetensors.torch import load_file
+from tiny_recipes import offline, run_of
 
 from penstock.algos import GRPO, ILQL, RFT, Distillation, KLPenalty
-from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec, Run
+from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, RewardSpec
 from penstock.core.errors import ModelError
 from penstock.core.types import Sampling
 from penstock.loops.learn import Trainer
@@ -27,22 +28,10 @@ RATED = DataSpec(source=f"{__file__}:rated", completion="{{ answer }}")
 SFT, ONLINE = tiny_recipes.tiny().stages
 
 
-def run_of(*stages) -> Run:
-    return Run(name="run", stages=stages, **tiny_recipes.SETTINGS)
-
-
 def ilql(steps: int = 4) -> Offline:
     vowels = (RewardSpec(function=f"{tiny_recipes.__file__}:vowels"),)
-    return Offline(
-        name="ilql",
-        model=tiny_recipes.MODEL,
-        data=RATED,
-        algorithm=ILQL(target_every=1),
-        learner=tiny_recipes.LEARNER,
-        batch=4,
-        steps=steps,
-        evaluation=EvaluationSpec(data=replace(RATED, size=3), rewards=vowels, max_new_tokens=4, betas=(4.0,)),
-    )
+    held_out = EvaluationSpec(data=replace(RATED, size=3), rewards=vowels, max_new_tokens=4, betas=(4.0,))
+    return offline("ilql", ILQL(target_every=1), data=RATED, steps=steps, evaluation=held_out)
 
 
 def online(algorithm, **changes):
@@ -50,8 +39,7 @@ def online(algorithm, **changes):
 
 
 def metrics(folder, name):
-    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    return [event["values"][name] for event in events if name in event.get("values", {})]
+    return [event["values"][name] for event in events(folder) if name in event.get("values", {})]
 
 
 def test_distillation_from_an_earlier_stage_lowers_the_divergence(tmp_path):

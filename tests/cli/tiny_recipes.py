@@ -9,17 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.algos import GRPO, PPO, SFT, BradleyTerry, KLPenalty
-from penstock.config.run import (
-    CheckpointSpec,
-    DataSpec,
-    EvaluationSpec,
-    LearnerSpec,
-    ModelSpec,
-    Offline,
-    Online,
-    RewardSpec,
-    Run,
-)
+from penstock.config.keeping import CheckpointSpec
+from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -76,8 +67,24 @@ async def hesitant(sample: Any, columns: Any, turn: int, prompt: str = "cd") -> 
     return "ab"
 
 
-def sft(name: str = "sft", steps: int = 4) -> Offline:
-    return Offline(name=name, model=MODEL, data=DATA, algorithm=SFT(), batch=4, steps=steps, learner=LEARNER)
+def offline(name: str, algorithm: Any, **more: Any) -> Offline:
+    """A stage on the letters; ``more`` sets any field of it."""
+    usual = {"model": MODEL, "data": DATA, "batch": 4, "steps": 4, "learner": LEARNER}
+    return Offline(name=name, algorithm=algorithm, **usual | more)
+
+
+def online(name: str, algorithm: Any, *rewards: RewardSpec, **more: Any) -> Online:
+    """A stage on the letters, from ``@sft``; ``more`` sets any field of it."""
+    usual = {"model": ModelSpec(path="@sft"), "data": DATA, "learner": LEARNER, "sampling": Sampling(max_new_tokens=4)}
+    return Online(name=name, algorithm=algorithm, rewards=rewards, **usual | {"samples": 4, "batch": 4, "steps": 4} | more)
+
+
+def sft(name: str = "sft", **more: Any) -> Offline:
+    return offline(name, SFT(), **more)
+
+
+def run_of(*stages: Any, name: str = "run") -> Run:
+    return Run(name=name, stages=stages, **SETTINGS)
 
 
 def tiny(seed: int = 0, steps: int = 4, reward: str = "vowels", fast: bool = False) -> Run:
@@ -89,19 +96,8 @@ def tiny(seed: int = 0, steps: int = 4, reward: str = "vowels", fast: bool = Fal
         reward: function of this file.
         fast: one SFT step only.
     """
-    grpo = Online(
-        name="grpo",
-        model=ModelSpec(path="@sft"),
-        data=DATA,
-        rewards=(RewardSpec(function=f"{__file__}:{reward}"),),
-        algorithm=GRPO(),
-        learner=LEARNER,
-        sampling=Sampling(max_new_tokens=4),
-        samples=4,
-        batch=4,
-        steps=steps,
-        evaluation=EvaluationSpec(data=replace(DATA, size=5), every=2),
-    )
+    evaluation = EvaluationSpec(data=replace(DATA, size=5), every=2)
+    grpo = online("grpo", GRPO(), RewardSpec(function=f"{__file__}:{reward}"), steps=steps, evaluation=evaluation)
     return Run(name="tiny", seed=seed, stages=(sft(steps=1 if fast else 4), grpo), **SETTINGS)
 
 
@@ -119,17 +115,12 @@ def rewarded(reward: str = "vowels", deadline: float = 30.0) -> Run:
 
 def everything(seed: int = 0, steps: int = 4) -> Run:
     """SFT, a reward model, and PPO with a critic of its own, adaptive KL, epochs and minibatches."""
-    reward = Offline(
-        name="reward", model=ModelSpec(path="@sft"), data=DATA, algorithm=BradleyTerry(), batch=4, steps=3, learner=LEARNER
-    )
-    ppo = Online(
-        name="ppo",
-        model=ModelSpec(path="@sft"),
-        data=DATA,
-        rewards=(RewardSpec(function="model:@reward"),),
-        algorithm=PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=0.5, horizon=50)),
+    reward = offline("reward", BradleyTerry(), model=ModelSpec(path="@sft"), steps=3)
+    ppo = online(
+        "ppo",
+        PPO(kl=KLPenalty(place="reward", coefficient=0.1, target=0.5, horizon=50)),
+        RewardSpec(function="model:@reward"),
         learner=replace(LEARNER, critic="separate"),
-        sampling=Sampling(max_new_tokens=4),
         samples=1,
         batch=8,
         minibatches=2,
