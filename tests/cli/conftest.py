@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_examples import RECIPES, Outcome, Penstock
-from processes import Server
+from processes import Server, metrics, outcome
 
 from penstock.cli.main import main
 
@@ -78,3 +78,17 @@ def halted(half_way: Path, tmp_path: Path) -> Path:
     """A run of one's own that was killed half-way, under the name that ``tmp_path`` as working folder gives it."""
     shutil.copytree(half_way, tmp_path / "runs" / "run")
     return Path("runs/run")
+
+
+@pytest.fixture
+def goes_on(penstock: Penstock, uninterrupted: Callable[..., Path]) -> Callable[..., Outcome]:
+    """``goes_on()``: resume a run, which then ends as if nothing had happened; gives what the command answered."""
+
+    def resume(*words: str, recipe: str = "tiny", folder: str = "runs/run") -> Outcome:
+        answer = penstock("train", *words, "--resume", folder)
+        assert answer.code == 0, answer.err
+        assert outcome(Path(folder)) == outcome(uninterrupted(recipe))
+        assert metrics(Path(folder)) == metrics(uninterrupted(recipe))
+        return answer
+
+    return resume

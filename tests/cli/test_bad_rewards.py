@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_examples import RECIPES, Penstock
 from processes import Server, events
+from tiny_recipes import rewarded
+
+from penstock.runtime import launch
 
 ALWAYS = {
     "raising": ('reward "raising" raised ValueError', "no score today", "tiny_recipes.py:"),
@@ -44,15 +48,21 @@ def test_a_run_whose_reward_was_mended_goes_on(server: Server, tmp_path: Path) -
     assert server.run(tmp_path, "train", "--resume", "runs/rewarded").code == 0
 
 
-def test_a_reward_that_fails_on_some_samples_does_not_end_the_run(penstock: Penstock, tmp_path: Path) -> None:
-    assert penstock("train", f"{RECIPES}:rewarded", "--reward", "moody").code == 0
-    first = next(event for event in events(tmp_path / "runs/rewarded") if event["kind"] == "metrics")
+@pytest.fixture(scope="module")
+def moody(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The log of a run to its end whose reward fails on some samples."""
+    folder = tmp_path_factory.mktemp("moody") / "run"
+    launch(rewarded("moody"), folder)
+    return events(folder)
+
+
+def test_a_reward_that_fails_on_some_samples_does_not_end_the_run(moody: list[dict[str, Any]]) -> None:
+    first = next(event for event in moody if event["kind"] == "metrics")
     assert 0 < first["values"]["samples/failed"] < 16
 
 
-def test_failed_samples_are_seen_in_the_event_log(penstock: Penstock, tmp_path: Path) -> None:
-    assert penstock("train", f"{RECIPES}:rewarded", "--reward", "moody").code == 0
-    rows = [row for event in events(tmp_path / "runs/rewarded") if event["kind"] == "samples" for row in event["rows"]]
+def test_failed_samples_are_seen_in_the_event_log(moody: list[dict[str, Any]]) -> None:
+    rows = [row for event in moody if event["kind"] == "samples" for row in event["rows"]]
     failed = [row for row in rows if row["error"]]
     assert failed
     assert all('reward "moody" raised ValueError' in row["error"] for row in failed)
