@@ -56,6 +56,9 @@ COVERS = {
     "learning": "recipes and algorithms that train until they reach a reward",
     "vllm": "the tests over a real vLLM",
 }
+CONTROL = ("core", "config", "algos", "models", "control", "stream", "loops", "train", "runtime")
+LANGUAGE = (*CONTROL, "data", "rewards", "envs", "engine", "recipes")
+"""What learning tests depend on: ``@pytest.mark.learning(*LANGUAGE)``."""
 SELECTS = {"fast": "fast", "slow": "slow or (fast and hypothesis)", "learning": "learning", "vllm": "vllm"}
 
 settings.register_profile("few", deadline=None, derandomize=True, max_examples=20)
