@@ -95,6 +95,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_weights_that_it_would_have_had(tm
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cold")
 def test_a_pipeline_is_found_by_its_name_in_the_cache_of_the_hub(tmp_path):
     snapshot = tmp_path / "hub" / "models--tiny--sd" / "snapshots" / ("0" * 40)
     saved("sd", snapshot)
