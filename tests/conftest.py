@@ -9,6 +9,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import copy
+import gc
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -27,8 +28,14 @@ __all__ = ["pytest_addoption", "pytest_configure"]
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 if find_spec("vllm") is None:  # its engine starts processes of its own kind
-    warm.begin()
+    warm.begin(at_once="PYTEST_XDIST_WORKER" in os.environ)
 machine.EVERY = 86_400.0  # what the machine does is no part of what tests compare
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collections_that_look_at_new_objects_only() -> None:
+    """A run collects garbage as it begins and ends, which takes a second among all that is imported by then."""
+    gc.freeze()
 
 
 @pytest.fixture

@@ -62,7 +62,15 @@ HEAVY = (
     "torch.distributed.fsdp",
 )
 """What takes seconds to import; what is not installed is left out."""
-READ_BY_IMPORTS = ("OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE", "HF_HOME")
+READ_BY_IMPORTS = (
+    "OMP_NUM_THREADS",
+    "PENSTOCK_SILENCE",
+    "PYTHONHASHSEED",
+    "PYTHONWARNINGS",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HUB_OFFLINE",
+    "HF_HOME",
+)
 """Variables that imports read: with others than ours, a process starts as ever."""
 
 EXECUTE = subprocess.Popen._execute_child
@@ -74,10 +82,15 @@ HERE: dict[str, Any] = {"server": None, "cold": False, "forked": False, "in_chil
 first (:func:`in_children`)."""
 
 
-def begin() -> None:
-    """Let this process and those that it starts start Python warm. Does nothing where processes cannot be cloned so."""
+def begin(at_once: bool = False) -> None:
+    """Let this process and those that it starts start Python warm. Does nothing where processes cannot be cloned so.
+
+    ``at_once``: begin to import what they need now, in another process, rather than when the first of them is wanted.
+    """
     if sys.platform == "linux" and CLONE is not None:
         subprocess.Popen._execute_child = _execute  # type: ignore[method-assign]
+        if at_once:
+            HERE["server"] = Server()
 
 
 def in_children(function: Callable[[list[str]], Any] | None) -> None:
