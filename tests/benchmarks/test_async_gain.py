@@ -38,7 +38,6 @@ def test_lengths_and_waits_depend_on_key_and_seed_alone() -> None:
     assert np.mean([first.waits(key) for key in KEYS]) == pytest.approx(0.3, rel=0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("condition", ["lognormal", "environment latency"])
 def test_every_arm_trains_on_samples_of_the_same_lengths_and_stands_in_the_table(condition: str, tmp_path: Path) -> None:
     arms = [arm for arm in arms_under(condition) if arm.threads == 1]  # two threads on a busy machine wait for each other

@@ -18,7 +18,6 @@ import gpu
 import memory
 
 
-@pytest.mark.slow
 def test_memory_that_is_measured_is_what_the_formula_gives() -> None:
     way = memory.WAYS["shared trunk, 2 layers"]
     assert memory.measure(way)["total"] == pytest.approx(memory.computed(memory.PRESET, way).total, rel=0.01)

@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from penstock.ckpt.store import CheckpointStore
 
 SAVES_FOR_EVER = """
@@ -26,7 +24,6 @@ while True:
 """
 
 
-@pytest.mark.slow
 def test_twenty_five_kills(tmp_path: Path) -> None:
     """Two saves a position, so that replacing is killed too. ``step`` counts saves over all lives of the process."""
     moments, step, lives_that_saved = random.Random(0), 0, 0

@@ -286,7 +286,6 @@ def test_nothing_is_sent_of_a_run_that_never_began(node: Node, url: str) -> None
     assert names(url) == []
 
 
-@pytest.mark.slow
 def test_a_store_that_is_away_for_a_while_loses_nothing(tmp_path: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(tmp_path / "a" / "run", "s3://runs/team")
     monkeypatch.setattr(mirror_module, "FIRST_PAUSE", 0.2)
@@ -305,7 +304,6 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(tmp_path: Path, s3: S3Se
     assert newest(fetched(tmp_path, node.url)) == 2
 
 
-@pytest.mark.slow
 def test_a_store_that_stays_away_is_named_with_what_it_lacks(tmp_path: Path, s3: S3Server) -> None:
     node = Node(tmp_path / "a" / "run", "s3://runs/team")
     s3.stop()
@@ -316,7 +314,6 @@ def test_a_store_that_stays_away_is_named_with_what_it_lacks(tmp_path: Path, s3:
     assert f"penstock train --resume {node.folder} uploads it" in missing
 
 
-@pytest.mark.slow
 def test_a_wrong_key_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """moto checks signatures once INITIAL_NO_AUTH_ACTION_COUNT requests were made: those that make the bucket."""
     server = S3Server()
@@ -338,7 +335,6 @@ def test_a_wrong_key_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         server.stop()
 
 
-@pytest.mark.slow
 def test_over_s3_a_truncated_object_is_passed_over_and_races_have_one_winner(tmp_path: Path, s3: S3Server) -> None:
     node = Node(tmp_path / "a" / "run", "s3://runs/team")
     node.send(1, 2)

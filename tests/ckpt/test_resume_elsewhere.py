@@ -34,8 +34,6 @@ SLOW = [
     "DeviceLearner.step = lambda *given: (time.sleep(0.5), step(*given))[1]; " + MAIN,
 ]
 
-pytestmark = pytest.mark.slow
-
 
 def begin(machine: Path, *words: str, command: list[str] = PENSTOCK) -> subprocess.Popen[str]:
     """Start a command on a machine: in a folder, in a process of its own."""

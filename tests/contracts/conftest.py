@@ -30,9 +30,6 @@ LACKS = {
 }
 """(Implementation, test with the parameters that are not the implementation) → why it cannot fulfil the requirement."""
 
-SLOW = {"served encoder-decoder", "SGLang (recorded)"}
-"""Implementations whose suites take longer than the fast tests may."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--contracts-json", metavar="FILE", help="write what the contract suites saw to FILE")
@@ -49,11 +46,8 @@ def named(item: Any) -> tuple[str, str]:
     return implementation, item.originalname + (f"[{'-'.join(rest)}]" if rest else "")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     for item in items:
-        if item.path.stem in SUITES and named(item)[0] in SLOW:
-            item.add_marker(pytest.mark.slow)
         if item.path.stem in SUITES and (why := LACKS.get(named(item))):
             item.add_marker(pytest.mark.skip(reason=why))
 

@@ -98,8 +98,7 @@ def pytest_generate_tests(metafunc):
         for kind in map(list, KINDS):
             for name in kind if metafunc.config.getoption("--contracts-json", None) else [kind[turn % len(kind)]]:
                 values = (name, given) if argument else (name,)
-                marks = pytest.mark.slow if name in RANKED else ()
-                cases.append(pytest.param(*values, id=f"{name}-{variant}".rstrip("-"), marks=marks))
+                cases.append(pytest.param(*values, id=f"{name}-{variant}".rstrip("-")))
     metafunc.parametrize(["make", argument] if argument else ["make"], cases, indirect=["make"])
 
 

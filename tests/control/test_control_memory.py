@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tiers import CONTROL
+
 pytest.importorskip("gymnasium")
 
 import gymnasium
@@ -111,11 +113,12 @@ def recall() -> Recall:
     return Recall()
 
 
+@pytest.mark.learning(*CONTROL)
 @pytest.mark.parametrize(
     "algorithm",
     [
         pytest.param(PPO(discount=0.9, value_clip=0.0), id="ppo"),
-        pytest.param(impala(discount=0.9), id="impala", marks=pytest.mark.slow),
+        pytest.param(impala(discount=0.9), id="impala"),
     ],
 )
 @pytest.mark.parametrize(

@@ -79,7 +79,6 @@ def test_choices_are_masked_to_their_options_and_the_last_one_is_rewarded(tmp_pa
     assert shown[:, 0].tolist() == [1.0] * 4
 
 
-@pytest.mark.slow
 def test_a_controller_makes_designs_of_which_those_within_limits_are_really_trained(tmp_path, monkeypatch):
     import search
 

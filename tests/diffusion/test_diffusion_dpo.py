@@ -15,6 +15,7 @@ from penstock.core.contracts import Denominator
 from penstock.core.errors import DataError
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan
+from tiers import LANGUAGE
 
 PREDICTIONS = pytest.mark.parametrize("denoising", [KINDS["flow"], DDIM], ids=["velocity", "noise"])
 
@@ -106,7 +107,7 @@ def test_a_pair_whose_rejected_picture_is_none_to_compare_is_refused(rejected, m
         DiffusionDPO().rows({"prompt": "cat", "chosen": np.zeros((4, 4), np.uint8), **rejected}, tiny().text)
 
 
-@pytest.mark.slow
+@pytest.mark.learning(*LANGUAGE)
 def test_pairs_of_right_and_wrong_digits_raise_the_share_of_right_ones(tmp_path):
     from penstock.runtime import launch
 

@@ -12,6 +12,7 @@ from penstock.algos.diversity import mean_distance
 from penstock.core.errors import DataError
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.data.pictures import png
+from tiers import LANGUAGE
 
 digits = pytest.importorskip("penstock.recipes.digits")
 pytest.importorskip("sklearn")
@@ -82,7 +83,7 @@ def test_a_small_picture_is_enlarged_to_be_seen():
     assert (found.size, found.mode) == ((96, 192), "RGB")
 
 
-@pytest.mark.slow
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.parametrize("algorithm", ["flow", "ddpo", "ddpo_sf"])
 def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
     from penstock.runtime import launch
@@ -95,7 +96,6 @@ def test_a_short_run_learns_and_its_report_shows_pictures(algorithm, tmp_path):
     assert "img-src data:" in page, "or a browser shows none of them"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ddpo", "raft", "draft", "nft"])
 def test_a_run_that_was_stopped_ends_as_it_would_have_bit_for_bit(algorithm, tmp_path):
     """With the rewards of earlier batches (DDPO), which two batches of a prompt are measured by; where a learner follows its

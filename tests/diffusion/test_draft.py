@@ -14,6 +14,7 @@ from penstock.core.errors import SpecError, TrainingError
 from penstock.core.types import Group, Prompt
 from penstock.models.diffusion.policy import DiffusionPolicy
 from penstock.train.learner import DeviceLearner, LearnerPlan, Scoring
+from tiers import LANGUAGE
 
 PROMPTS = ("cat", "a dog", "seven")
 QUIET = {kind: replace(KINDS[kind], steps=4) for kind in ("flow", "ddim")}
@@ -105,7 +106,7 @@ def test_without_a_judge_it_is_refused():
         DRaFT()
 
 
-@pytest.mark.slow
+@pytest.mark.learning(*LANGUAGE)
 def test_a_short_run_raises_the_probability_of_what_was_asked_for(tmp_path):
     from penstock.runtime import launch
 

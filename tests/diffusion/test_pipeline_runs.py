@@ -66,7 +66,6 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_trains_a_pipeline_on_a_reward_of_its_pictures(kind, tmp_path):
     folder = saved(kind, tmp_path / "pipeline")
@@ -84,7 +83,6 @@ def test_a_run_trains_a_pipeline_on_a_reward_of_its_pictures(kind, tmp_path):
     assert (tmp_path / "run" / "model" / "adapter").is_dir() == (kind == "sd3")
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_to_the_weights_that_it_would_have_had(tmp_path):
     folder = saved("sd3", tmp_path / "pipeline")
     run = run_of("sd3", folder, tmp_path, *RUNS["sd3"])
@@ -94,7 +92,6 @@ def test_a_run_that_was_stopped_goes_on_to_the_weights_that_it_would_have_had(tm
     assert any(tensor.any() for name, tensor in whole.items() if "lora_B" in name)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cold")
 def test_a_pipeline_is_found_by_its_name_in_the_cache_of_the_hub(tmp_path):
     snapshot = tmp_path / "hub" / "models--tiny--sd" / "snapshots" / ("0" * 40)
@@ -107,7 +104,6 @@ def test_a_pipeline_is_found_by_its_name_in_the_cache_of_the_hub(tmp_path):
     assert done.stdout.strip() == "(4, 8, 8)", done.stderr
 
 
-@pytest.mark.slow
 def test_in_processes_generators_load_the_pipeline_and_take_its_merged_weights(tmp_path):
     folder = saved("sd3", tmp_path / "pipeline")
     run = run_of("sd3", folder, tmp_path, *RUNS["sd3"], runtime="procs", roles=RolesSpec())
@@ -115,7 +111,6 @@ def test_in_processes_generators_load_the_pipeline_and_take_its_merged_weights(t
     assert_close(tmp_path / "run", 1e-4)
 
 
-@pytest.mark.slow
 def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
     page = (Path(__file__).parents[2] / "docs" / "diffusion.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

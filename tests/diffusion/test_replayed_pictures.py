@@ -10,7 +10,6 @@ from penstock.cli.main import main
 from penstock.runtime import launch
 
 
-@pytest.mark.slow
 def test_updates_in_flight_are_replayed_transition_by_transition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,7 +66,7 @@ def alone(request, built, text):
     return model, requests, [run(engine(model), [one])[0] for one in requests]
 
 
-@pytest.mark.parametrize("alone", ["qwen2", pytest.param("t5", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("alone", ["qwen2", "t5"], indirect=True)
 @settings(max_examples=10)
 @given(order=st.permutations(range(10)), slots=st.integers(1, 11), chunk=st.integers(1, 60), count=st.integers(1, 10))
 def test_neither_batch_mates_nor_slots_nor_chunks_nor_order_change_a_sample(alone, order, slots, chunk, count):

@@ -62,9 +62,7 @@ WINDOWED |= dict.fromkeys(("qwen2", "qwen3"), SOME_LAYERS)
 SEEN_OFTEN = {"gemma2", "gemma3_text", "gpt2", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "t5"}
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in SEEN_OFTEN else pytest.mark.slow) for kind in sorted(decode.RECORDABLE)]
-)
+@pytest.mark.parametrize("kind", sorted(decode.RECORDABLE))
 def test_a_recorded_step_is_the_plain_one(kind, text, monkeypatch):
     model = built(kind, text, **WINDOWED.get(kind, {}))
     recorded = assert_recorded_is_plain(model, monkeypatch)

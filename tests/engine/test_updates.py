@@ -25,7 +25,7 @@ each_policy = pytest.mark.parametrize("kv", ["keep", "recompute"])
 QUICK = ("qwen3", "gpt2", "t5")
 each_architecture = pytest.mark.parametrize(
     "architecture",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in (*tiny_models.ARCHITECTURES, "t5")],
+    [*tiny_models.ARCHITECTURES, "t5"],
 )
 
 
@@ -190,7 +190,6 @@ def test_a_resumed_sample_equals_an_uninterrupted_one(architecture, sampling, ma
     assert_same_draws(finished(generator, requests, partial), whole)
 
 
-@pytest.mark.slow
 async def test_a_sample_can_be_resumed_by_another_generator_after_every_token(tiny):
     one, sample = LONG[0], None
     while sample is None or sample.finish == "abort":

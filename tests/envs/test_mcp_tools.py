@@ -48,7 +48,6 @@ def tools(threads, tmp_path):
     return lambda: conversation(ToolEnv, threads, deadline=60.0, options=options)
 
 
-@pytest.mark.slow
 def test_an_episode_has_a_session_whose_server_ends_with_it(tools):
     said = [call("count"), call("count", step=2), call("fail"), call("count", step="x"), call("none"), "done"]
     sample, heard = played(tools(), said)
@@ -63,7 +62,6 @@ def test_an_episode_has_a_session_whose_server_ends_with_it(tools):
     assert again[0].split()[0] == "1"
 
 
-@pytest.mark.slow
 def test_only_a_tool_that_says_that_it_is_harmless_leaves_the_episode_repeatable(tools):
     episodes = tools(), tools()
     assert played(episodes[0], [call("look")])[1] == ["same"]

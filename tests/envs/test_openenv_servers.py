@@ -13,7 +13,6 @@ from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 
 pytest.importorskip("openenv", reason="needs the extra openenv")
-pytestmark = pytest.mark.slow
 
 SERVER = """
 import socket

@@ -231,7 +231,6 @@ def test_results_are_turns_of_tools_where_the_template_has_them_and_one_of_the_u
     assert heard_in_chat(threads, name) == HEARD[name]
 
 
-@pytest.mark.slow
 def test_python_runs_in_a_jail(threads):
     episode = conversation(ToolEnv, threads, options={"tools": ["python"]})
     code = "import os; print(6 * 7); print(os.listdir('/root'))"

@@ -13,7 +13,6 @@ from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 
 pytest.importorskip("verifiers", reason="needs the package verifiers, in an environment of its own: make test-verifiers")
-pytestmark = pytest.mark.slow
 
 SUMS = """
 import verifiers.v1 as vf

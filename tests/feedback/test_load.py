@@ -21,7 +21,6 @@ from penstock.feedback.service.annotate import stored_key
 from penstock.feedback.store import Store
 
 
-@pytest.mark.slow
 def test_no_vote_is_lost_or_doubled_when_the_service_is_killed_under_load(place):
     found = measure(place, Load(annotators=20, votes=1000, kills=3, think=0.1))
     assert len(found["down_seconds"]) == 3

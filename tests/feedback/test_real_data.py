@@ -41,7 +41,6 @@ def trained(place, data, algorithm, folder, steps):
     return launch(run, folder).summary["stages"]["reward"]["metrics"]
 
 
-@pytest.mark.slow
 @needs(HH)
 def test_human_preferences_of_hh_rlhf_go_through_the_store_into_a_reward_model(tmp_path):
     place, short = str(tmp_path / "feedback.db"), 1200
@@ -65,7 +64,6 @@ def test_human_preferences_of_hh_rlhf_go_through_the_store_into_a_reward_model(t
     assert told(1, "", [run], taken)[-1] == "  real/reward (versions 1 to 60): learns from it"
 
 
-@pytest.mark.slow
 @needs(REVIEWS)
 def test_ratings_of_rt_polarity_go_through_the_store_into_a_classifier(tmp_path):
     place = str(tmp_path / "feedback.db")

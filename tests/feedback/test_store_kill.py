@@ -67,7 +67,6 @@ def add_tasks(store: Store, part: int) -> None:
     store.ask([pair(f"{part}/{number}", overlap=OVERLAP) for number in range(TASKS_A_KILL)])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(DEADLINE + 60)
 def test_no_vote_is_lost_or_doubled_when_voters_are_killed(place, tmp_path):
     with Store.open(place, POLICY) as store:

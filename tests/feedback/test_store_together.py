@@ -17,7 +17,6 @@ def open_and_enrol(place: str, name: str) -> None:
         enrol(store, name)
 
 
-@pytest.mark.slow
 def test_processes_that_open_a_new_store_at_once_make_it_once(new_place):
     names = [f"p{number}" for number in range(5)]
     running = [multiprocessing.get_context("spawn").Process(target=open_and_enrol, args=(new_place, name)) for name in names]

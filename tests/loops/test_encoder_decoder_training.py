@@ -31,6 +31,7 @@ from penstock.loops.offline import offline
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan
+from tiers import LANGUAGE
 
 FAST = LearnerSpec(learning_rate=0.02)
 
@@ -76,7 +77,7 @@ def greedy(model, prompts, **sampling):
     return [sample.tokens_T[sample.action_T].tolist() for sample in asyncio.run(everything())]
 
 
-@pytest.mark.slow
+@pytest.mark.learning(*LANGUAGE)
 def test_supervised_fine_tuning_learns_to_copy_the_prompt(text):
     """Words of three from eight letters, copied by cross-attention: held-out words too."""
     model = build_model(ModelSpec(architecture="encoder-decoder", context=32), (), 0, text=text)
@@ -114,7 +115,7 @@ def test_ilql_finds_the_better_of_two_answers(text):
     assert [answer[0] for answer in greedy(model, prompts, max_new_tokens=1, beta=16.0)] == [20, 21]
 
 
-@pytest.mark.slow
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.parametrize("algorithm", [GRPO(), PPO()])
 def test_a_model_from_scratch_learns_online(algorithm, text):
     model = build_model(ModelSpec(architecture="encoder-decoder", context=64), (), 0, text=text)

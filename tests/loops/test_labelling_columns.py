@@ -110,7 +110,6 @@ def test_prompts_that_never_tell_anything_end_the_run_with_the_fix(tiny):
         train(parts, Plan(steps=1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

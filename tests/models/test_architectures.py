@@ -67,7 +67,6 @@ def test_learner_and_generator_equal_transformers_beyond_windows(model_type, tex
     assert largest_gap(architectures.built(model_type, text)) < architectures.TOLERANCE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model_type", architectures.TYPES)
 def test_every_type_is_right_or_refused_as_the_page_says(model_type, text):
     verdict, page = architectures.verdict(model_type, text), (ROOT / "docs/models.md").read_text()

@@ -116,7 +116,6 @@ def test_routes_of_a_type_are_replayed(model_type, text):
         assert any(p.grad is not None and p.grad.abs().max() > 0 for p in router.parameters())
 
 
-@pytest.mark.slow
 def test_no_type_that_is_right_is_forgotten():
     right = re.findall(r"^\| `([\w.-]+)` \| right", PAGE, re.M)
     classes = {one: getattr(transformers, architectures.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[one]) for one in right}

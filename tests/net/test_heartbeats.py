@@ -64,7 +64,6 @@ def computing(address: str, seconds: float, *before: str) -> subprocess.Popen[st
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("cold")  # its silence is read as the module is imported
 async def test_a_peer_whose_event_loop_computes_for_long_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "SILENCE", 2.0)
@@ -78,7 +77,6 @@ async def test_a_peer_whose_event_loop_computes_for_long_stays(monkeypatch: pyte
         assert hub.lines == []
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 async def test_an_end_that_stood_still_itself_does_not_blame_the_other() -> None:
     async with serving() as (hub, address):

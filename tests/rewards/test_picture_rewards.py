@@ -356,7 +356,6 @@ def pictures():
     return [{"image": seeing.picture(seed=seed)} for seed in range(4)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gemma3", "smolvlm"])
 def test_a_folder_that_sees_learns_from_clip_and_its_ratio_begins_at_1(clip, kind, tmp_path):
     save_model(seeing.of_kind(kind), tmp_path / "model")

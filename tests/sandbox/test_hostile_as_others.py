@@ -27,7 +27,6 @@ def reachable() -> str | None:
     return None
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.skipif(reachable() is None, reason="no interpreter of this version that every user may execute")
 @pytest.mark.parametrize("user", [0, ORDINARY])

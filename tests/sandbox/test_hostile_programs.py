@@ -220,7 +220,6 @@ def test_a_cancelled_call_ends_its_program(jail):
     assert left(jail) == []
 
 
-@pytest.mark.slow
 def test_a_thousand_at_once_all_come_to_an_outcome_and_the_good_ones_are_right(jail):
     kinds = [
         "print(6 * 7)",

@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from strangers import ATTACKS, measure
 
 
-@pytest.mark.slow
 def test_others_are_answered_while_a_stranger_attacks():
     found = measure(5.0)
     for name in ATTACKS:

@@ -93,7 +93,6 @@ def test_what_holds_no_password_is_taken(plain):
     assert require_no_password(plain) is None  # and raised nothing
 
 
-@pytest.mark.slow
 def test_a_password_file_opens_a_store_that_asks_for_a_password(monkeypatch):
     """Under real password authentication, by the variable that the refusal names; without it the server says no."""
     psycopg = pytest.importorskip("psycopg", reason="PostgreSQL: needs the extra postgres")

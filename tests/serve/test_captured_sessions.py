@@ -6,7 +6,6 @@ import pytest
 from serving import BEARER, Process
 
 openai = pytest.importorskip("openai")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

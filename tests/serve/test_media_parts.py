@@ -219,7 +219,6 @@ async def test_images_are_fetched_from_hosts_that_are_allowed_and_go_nowhere_els
         assert message in answer.text
 
 
-@pytest.mark.slow
 def test_the_command_serves_a_folder_that_sees(tmp_path):
     save_model(seeing.built(), tmp_path / "model")
     server = Process(str(tmp_path / "model"), "--port", "0", "--media", "vision", "--device", "cpu")

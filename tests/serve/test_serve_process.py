@@ -10,7 +10,6 @@ import pytest
 from serving import BEARER, TOKEN, Process
 
 openai = pytest.importorskip("openai")
-pytestmark = pytest.mark.slow
 
 LONG = {"model": "model-of-tests", "prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}
 

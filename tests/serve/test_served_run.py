@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -23,7 +22,6 @@ def train(folder, *words):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_a_served_generator_gives_the_weights_of_the_local_runtime(tmp_path):
     (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text(TOKEN)

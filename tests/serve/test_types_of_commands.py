@@ -18,7 +18,6 @@ from penstock.models.files import save_model
 from penstock.observe.rules import thresholds
 from serving import Process
 
-pytestmark = pytest.mark.slow
 each_type = pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
 SAMPLES = 6
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-import pytest
 from bound_model import World
 from bound_tasks import Tasks
 from hypothesis import given, settings
@@ -67,7 +66,6 @@ class TestAnySchedule:
     def test_the_promise_holds(self, rules, generators, every, chaos, seed):
         assert self.run(rules, generators, every, chaos, seed).gate.stats.largest_lag <= rules.max_lag
 
-    @pytest.mark.slow
     @arguments
     @settings(max_examples=300)
     def test_the_promise_holds_at_length(self, rules, generators, every, chaos, seed):

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("deepspeed")
-pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 

@@ -124,7 +124,6 @@ def test_gradient_checkpointing_changes_no_gradient(architecture, tiny):
     assert_same_gradients(gradients(checkpointed), gradients(plain), within=1e-6)
 
 
-@pytest.mark.slow
 def test_bfloat16_keeps_updates_smaller_than_its_own_steps(tiny):
     """Twenty steps of 5e-4 move a weight near 1 by 0.01; in bfloat16 each of them alone would round away."""
     model = tiny()

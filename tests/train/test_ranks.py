@@ -108,7 +108,6 @@ def test_threads_are_shared_unless_they_were_set(monkeypatch):
     assert Launcher().threads(4) == 3
 
 
-@pytest.mark.slow
 def test_micro_batches_wait_until_each_copy_has_one(tiny, units, monkeypatch):
     with learners(tiny, [DDP()]) as (learner,):
         batches, loss = lay_out(units, 24, True)[:3], Loss()
@@ -123,7 +122,6 @@ def test_micro_batches_wait_until_each_copy_has_one(tiny, units, monkeypatch):
         assert learner.flush() == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
 def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_right(strategy, tiny, units):
     batches = lay_out(units, 24, True)
@@ -141,7 +139,6 @@ def test_a_loss_that_one_rank_refuses_is_refused_on_all_and_the_next_step_is_rig
         assert train(learner, units, LOSSES["SFT"]) == train(other, units, LOSSES["SFT"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
 def test_a_rank_that_is_killed_in_a_verb_is_named_and_nothing_hangs(strategy, tiny, units):
     with learners(tiny, [strategy]) as (learner,):
@@ -153,7 +150,6 @@ def test_a_rank_that_is_killed_in_a_verb_is_named_and_nothing_hangs(strategy, ti
         assert train(learner, units, LOSSES["SFT"])["gradient_norm"] > 0, "new ranks are started for the next learner"
 
 
-@pytest.mark.slow
 def test_a_fleet_that_is_closed_again_leaves_its_successor_alone():
     first = fleets.Fleet(2, torch.device("cpu"))
     first.close()
@@ -164,7 +160,6 @@ def test_a_fleet_that_is_closed_again_leaves_its_successor_alone():
     second.close()
 
 
-@pytest.mark.slow
 def test_a_rank_that_is_killed_between_verbs_is_named(tiny, units):
     with learners(tiny, [DDP()]) as (learner,):
         learner.fleet.handles[0].process.kill()
@@ -173,7 +168,6 @@ def test_a_rank_that_is_killed_between_verbs_is_named(tiny, units):
             train(learner, units, LOSSES["SFT"])
 
 
-@pytest.mark.slow
 def test_a_rank_that_stands_still_is_named_at_the_deadline(tiny, units):
     fleet = fleets.Fleet(2, torch.device("cpu"), seconds=3.0)
     fleets._current = fleet
@@ -188,7 +182,6 @@ def test_a_rank_that_stands_still_is_named_at_the_deadline(tiny, units):
     assert fleet.broken
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_ranks_end_with_the_learners_process(number, tmp_path):
     program = tmp_path / "program.py"
@@ -218,7 +211,6 @@ def test_an_architecture_without_a_plan_is_refused_by_name(tiny):
     assert check_plan(tiny("qwen2").config, FSDP2(tensor_parallel=2)) is None
 
 
-@pytest.mark.slow
 def test_rank_0_keeps_no_whole_model_where_nobody_computes_with_it(tiny, units):
     with learners(tiny, [FSDP2()]) as (keeping,):
         spec = keeping.spec
@@ -238,7 +230,6 @@ def test_rank_0_keeps_no_whole_model_where_nobody_computes_with_it(tiny, units):
             giving.close()
 
 
-@pytest.mark.slow
 def test_a_learner_of_another_size_waits_for_the_ranks_to_be_given_up(tiny):
     with learners(tiny, [DDP()]), pytest.raises(TrainingError, match="2 ranks is still in use"):
         learner_of(LanguagePolicy(tiny()), LearnerSpec(strategy=DDP(ranks=3)), LearnerPlan(total_steps=1))

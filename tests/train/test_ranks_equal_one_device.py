@@ -17,7 +17,6 @@ from penstock.core.errors import ModelError
 from penstock.models.language_model import LanguageModel
 from penstock.models.packing import lay_out
 
-pytestmark = pytest.mark.slow
 two_ranks = ranks_of(2)
 
 

@@ -25,7 +25,6 @@ from penstock.core.contracts import Denominator
 from penstock.models import outputs as registry
 from penstock.models.packing import lay_out
 
-pytestmark = pytest.mark.slow
 two_ranks = ranks_of(2)
 
 

@@ -13,8 +13,6 @@ from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
 
-pytestmark = pytest.mark.slow
-
 STRATEGIES = {
     "2 copies of 2 token splits": FSDP2(ranks=4, sequence_parallel=2),
     "2 copies of 2 matrix splits": FSDP2(ranks=4, tensor_parallel=2),

@@ -8,8 +8,6 @@ from rank_examples import LOSSES, assert_alike, batches_for, learners, train, un
 from penstock.ckpt.store import CheckpointStore, Position
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 
-pytestmark = pytest.mark.slow
-
 SHARDED = [DDP(), FSDP2(), FSDP2(tensor_parallel=2), FSDP2(sequence_parallel=2)]
 
 

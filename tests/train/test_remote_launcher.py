@@ -121,7 +121,6 @@ asyncio.run(_serve(SimpleNamespace(name="rank-1", folder=Path(sys.argv[1]), toke
 """
 
 
-@pytest.mark.slow
 def test_a_kept_rank_serves_one_fleet_after_another_and_its_death_is_told(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "rank-1.log"

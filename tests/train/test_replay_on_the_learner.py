@@ -119,7 +119,6 @@ def test_a_learner_refuses_a_model_without_experts_and_rows_without_routes(text)
         learner_of(mixture(text), replay_routes=True).score([tuple(architectures.rows())], LOGP)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [DDP(), FSDP2()], ids=repr)
 @pytest.mark.parametrize("again", [False, True])
 def test_ranks_replay_as_one_device_does(strategy, again, text):

@@ -191,7 +191,6 @@ def test_a_round_that_ends_by_itself_while_it_is_woken_keeps_its_store_until_the
     assert asyncio.run(close()) is not None
 
 
-@pytest.mark.slow
 def test_processes_take_part_and_a_late_one_gets_a_pass_of_its_own(children, play, folder):
     async def three(learner):
         *members, late = (children(OPENING, folder, name) for name in ("a", "b", "late"))
@@ -205,7 +204,6 @@ def test_processes_take_part_and_a_late_one_gets_a_pass_of_its_own(children, pla
     assert play(three, generators=2) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_or_stopped_member_delays_one_round_and_no_more(sign, children, play, folder):
     async def two(learner):
@@ -233,7 +231,6 @@ process_group.Group.broadcast = half
 )
 
 
-@pytest.mark.slow
 def test_a_member_that_dies_in_the_middle_of_a_broadcast_breaks_the_group_and_the_others_get_a_new_one(children, play, folder):
     large = {"large": tensors()["norm"].repeat(3 << 20)}
 
@@ -252,7 +249,6 @@ def test_a_member_that_dies_in_the_middle_of_a_broadcast_breaks_the_group_and_th
     assert [entry["members"] for entry in reports] == [["dies", "well"]]
 
 
-@pytest.mark.slow
 def test_a_member_that_was_restarted_under_its_name_joins_again(children, play, folder):
     async def restarted(learner):
         for version in (1, 2):
@@ -265,7 +261,6 @@ def test_a_member_that_was_restarted_under_its_name_joins_again(children, play, 
     assert play(restarted) == []
 
 
-@pytest.mark.slow
 def test_a_subscriber_whose_publisher_died_gives_up_at_its_deadline(play):
     async def orphaned(learner):
         await learner.publish(1)

@@ -248,7 +248,6 @@ def test_what_a_killed_run_left_is_cleared_by_the_next_start(children, folder):
     other.close()
 
 
-@pytest.mark.slow
 def test_a_stopped_subscriber_holds_up_neither_the_publisher_nor_the_others(children, channel, folder):
     readers = [children(OPENING, folder, name) for name in ("a", "b", "stopped")]
     assert [reader.hear() for reader in readers] == ["ready"] * 3

@@ -215,7 +215,6 @@ def test_a_run_of_clicks_alone_is_refused_before_anything_is_read(tmp_path):
 # End to end
 
 
-@pytest.mark.slow
 def test_kto_trains_on_product_labels_and_records_their_content(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fill(tmp_path / "f.db", good="abcdef", bad="gh")
@@ -227,7 +226,6 @@ def test_kto_trains_on_product_labels_and_records_their_content(tmp_path, monkey
     assert (options["form"], options["until"], len(options["content"])) == ("product", 24, 64)
 
 
-@pytest.mark.slow
 def test_a_run_trains_with_corrections_in_its_prompts_and_measures_both_arms(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fill_corrections(tmp_path / "f.db")

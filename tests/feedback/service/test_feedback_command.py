@@ -233,7 +233,6 @@ def accept(client, link, password="a good long password"):
     return client.post(link, data={"password": password, "csrf": csrf})
 
 
-@pytest.mark.slow
 def test_a_session_and_a_task_survive_a_kill_of_the_server(run, place):
     with Store.open(place) as store:
         store.ask([pair()])
@@ -257,7 +256,6 @@ def test_a_session_and_a_task_survive_a_kill_of_the_server(run, place):
         assert len(store.verify().judgements()) == 1
 
 
-@pytest.mark.slow
 def test_by_a_certificate_of_its_own_it_speaks_https_and_cookies_are_secure(run, place, tmp_path):
     if not shutil.which("openssl"):
         pytest.skip("openssl is not installed")

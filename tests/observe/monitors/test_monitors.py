@@ -289,7 +289,6 @@ def test_watching_is_no_part_of_what_a_run_is(tmp_path: Path) -> None:
     launch(run_of("prometheus:0"), tmp_path / "watched", resume=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server", ["dead", "silent"])
 def test_a_whole_run_ends_in_time_whatever_its_services_do(server: str, tmp_path: Path) -> None:
     """All monitors at once, in a process of its own, whose end is waited for too."""
