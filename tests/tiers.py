@@ -277,6 +277,7 @@ class Tiers:
         self.meter = Meter()
         self.found: dict[str, Any] = {"costs": {}, "walls": {}, "grown": {}, "shared": {}, "collected": {}, "digests": {}}
         self.passed: set[str] = set()
+        self.failed: set[str] = set()
         self.skipped: list[tuple[str, str]] = []
         self.began = time.monotonic()
         config.pluginmanager.register(self.meter)
@@ -323,6 +324,8 @@ class Tiers:
             self.skipped.append((report.nodeid, reason.removeprefix("Skipped: ")))
         if report.passed and report.when == "call":
             self.passed.add(report.nodeid)
+        if report.failed:
+            self.failed.add(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped and isinstance(report.longrepr, tuple):
@@ -344,23 +347,23 @@ class Tiers:
                 self.found[kind][name] = known + value if kind == "shared" else value
 
     def finish(self, session: pytest.Session) -> None:
-        failed = session.testsfailed or session.exitstatus not in (0, 5)
         if self.config.option.changed and session.exitstatus == 5:
             session.exitstatus = 0  # nothing that a learning test depends on has changed
         if self.found["grown"] and self.config.option.tier == "fast":
             session.exitstatus = 1
         if self.config.option.strict_skips and not all(allowed_skip(*skip) for skip in self.skipped):
             session.exitstatus = 1
-        if self.config.option.record_costs and not failed:
+        if self.config.option.record_costs and self.found["costs"]:
             self.write_costs()
         if self.config.option.record_learned and self.found["digests"]:
-            now = {test: of_code for test, of_code in self.found["digests"].items() if test in self.passed}
+            passed = self.passed - self.failed
+            now = {test: of_code for test, of_code in self.found["digests"].items() if test in passed}
             LEARNED.write_text(json.dumps(dict(sorted((learned() | now).items())), indent=1) + "\n", encoding="utf-8")
 
     def write_costs(self) -> None:
         """Into the record, on the scale of its machine: a first record is made by this one."""
         old, scale = record(), self.scale
-        costs = {test: cost / scale for test, cost in self.found["costs"].items()}
+        costs = {test: cost / scale for test, cost in self.found["costs"].items() if test not in self.failed}
         for file, spent in self.found["shared"].items():
             share = spent / scale / len(self.found["collected"][file])
             costs |= {test: cost + share for test, cost in costs.items() if test.split("::")[0] == file}
