@@ -25,4 +25,9 @@ class Outcome(NamedTuple):
             assert part in self.err
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by their places in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 Penstock = Callable[..., Outcome]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_recipes
@@ -14,6 +17,7 @@ from cli_examples import Penstock
 from processes import Server
 
 import penstock as package
+from penstock.config.spec import plain
 from penstock.core.errors import CheckpointError, DataError, SpecError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own_reward.py"
@@ -44,6 +48,15 @@ def test_the_verb_and_the_package_of_learners_share_a_name() -> None:
     assert package.train.schedule is by_path  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """The result of a run of one step in a folder of one's own, and what was printed."""
+    folder, said = tmp_path_factory.mktemp("mine") / "run", io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        result = package.train(tiny_recipes.one_step(), folder=folder, progress=False)
+    return result, said.getvalue()
+
+
 def test_a_run_gives_its_result(tmp_path: Path) -> None:
     result = package.train(tiny_recipes.tiny(fast=True), folder=tmp_path / "mine", progress=False)
     assert result.folder == tmp_path / "mine"
@@ -53,21 +66,19 @@ def test_a_run_gives_its_result(tmp_path: Path) -> None:
     assert result.samples[0]["rows"][0]["prompt"] == "ab"
 
 
-def test_without_progress_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package.train(tiny_recipes.one_step(), folder=tmp_path / "mine", progress=False)
-    assert capsys.readouterr() == ("", "")
+def test_without_progress_nothing_is_said(mine: tuple[Any, str]) -> None:
+    assert mine[1] == ""
 
 
 def test_without_a_folder_runs_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folders = [package.train(tiny_recipes.one_step(), progress=False).folder for _ in range(2)]
-    assert folders == [Path("runs/one"), Path("runs/one-2")]
+    Path("runs/one").mkdir(parents=True)
+    assert package.train(tiny_recipes.one_step(), progress=False).folder == Path("runs/one-2")
 
 
-def test_a_folder_with_a_run_is_refused(tmp_path: Path) -> None:
-    package.train(tiny_recipes.one_step(), folder=tmp_path / "mine", progress=False)
+def test_a_folder_with_a_run_is_refused(mine: tuple[Any, str]) -> None:
     with pytest.raises(CheckpointError, match="a run is there already"):
-        package.train(tiny_recipes.one_step(), folder=tmp_path / "mine", progress=False)
+        package.train(tiny_recipes.one_step(), folder=mine[0].folder, progress=False)
 
 
 def test_resuming_where_no_run_is_starts_nothing(tmp_path: Path) -> None:
@@ -75,20 +86,18 @@ def test_resuming_where_no_run_is_starts_nothing(tmp_path: Path) -> None:
         package.train(tiny_recipes.one_step(), folder=tmp_path / "mine", resume=True, progress=False)
 
 
-def test_a_finished_run_gives_its_result_again(tmp_path: Path) -> None:
-    first = package.train(tiny_recipes.one_step(), folder=tmp_path / "mine", progress=False)
-    again = package.train(tiny_recipes.one_step(), folder=tmp_path / "mine", resume=True, progress=False)
-    assert again == first
+def test_a_finished_run_gives_its_result_again(mine: tuple[Any, str]) -> None:
+    assert package.train(tiny_recipes.one_step(), folder=mine[0].folder, resume=True, progress=False) == mine[0]
 
 
-def test_a_function_becomes_data_that_other_processes_find() -> None:
-    assert package.rows(two_rows, completion="{{ answer }}") == package.DataSpec(
-        source=f"{Path(__file__).resolve()}:two_rows", completion="{{ answer }}"
-    )
-
-
-def test_a_named_source_stays_as_it_is() -> None:
-    assert package.rows("rows.jsonl", size=3) == package.DataSpec(source="rows.jsonl", size=3)
+@pytest.mark.parametrize(
+    ("given", "source"),
+    [(two_rows, f"{Path(__file__).resolve()}:two_rows"), ("rows.jsonl", "rows.jsonl")],
+    ids=["a function, which other processes find", "a name, as it is"],
+)
+def test_what_is_at_hand_becomes_a_source_of_data(given: Any, source: str) -> None:
+    found = package.rows(given, completion="{{ answer }}", size=3)
+    assert found == package.DataSpec(source=source, completion="{{ answer }}", size=3)
 
 
 def test_equal_rows_make_equal_data() -> None:
@@ -97,11 +106,8 @@ def test_equal_rows_make_equal_data() -> None:
 
 
 def test_rows_at_hand_are_trained_on(tmp_path: Path) -> None:
-    made = tiny_recipes.sft(steps=1)
-    data = package.rows(two_rows(), completion="{{ answer }}")
-    stage = package.Offline(name="sft", model=made.model, data=data, algorithm=package.SFT(), batch=2, steps=1)
-    run = package.Run(name="rows", stages=(stage,), device="cpu", threads=1)
-    assert package.train(run, folder=tmp_path / "mine", progress=False).metrics[0]["step"] == 1
+    stage = tiny_recipes.sft(steps=1, batch=2, data=package.rows(two_rows(), completion="{{ answer }}"))
+    assert package.train(tiny_recipes.run_of(stage), folder=tmp_path / "mine", progress=False).metrics[0]["step"] == 1
 
 
 def test_what_is_no_row_is_refused() -> None:
@@ -124,11 +130,7 @@ def test_what_is_no_function_is_refused() -> None:
 
 
 def test_a_lambda_of_another_process_is_refused_with_the_way_out(penstock: Penstock, tmp_path: Path) -> None:
-    stage = tiny_recipes.rewarded().stages[0]
-    run = package.Run(name="mine", stages=(stage,), device="cpu", threads=1)
-    from penstock.config.spec import plain
-
-    text = json.dumps(plain(run)).replace(f"{tiny_recipes.__file__}:vowels", "callable:nobodys")
+    text = json.dumps(plain(tiny_recipes.rewarded())).replace(f"{tiny_recipes.__file__}:vowels", "callable:nobodys")
     (tmp_path / "runs/mine").mkdir(parents=True)
     (tmp_path / "runs/mine/run.json").write_text(text)
     penstock("train", "--resume", "runs/mine").assert_refused("callable:nobodys", "top level of a file")

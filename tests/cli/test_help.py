@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,29 +89,29 @@ class Example(Command):
         """Nothing."""
 
 
-def test_a_commands_help_shows_a_default_that_says_something(capsys: pytest.CaptureFixture[str]) -> None:
+def help_of_a_command() -> None:
     Example.start(["--help"], "penstock example")
-    shown = capsys.readouterr().out
-    found = [re.search(rf"{text}.*", shown) for text in ("Number", "Text", "People", "Rows")]
-    assert [one and one[0].strip() for one in found] == [
-        "Number.", "Text.", "People (default: 3, or as many as there are).", "Rows. (default: 4)"
-    ]  # fmt: skip
 
 
-def test_a_recipes_help_shows_a_default_that_says_something(capsys: pytest.CaptureFixture[str]) -> None:
+def help_of_a_recipe() -> None:
     def recipe(none: int | None = None, empty: str = "", said: int = 3, shown: int = 4) -> Any:
         """Shows each kind of default.
 
         Args:
-            none: number.
-            empty: text.
-            said: people (default: 3, or as many as there are).
-            shown: rows.
+            none: Number.
+            empty: Text.
+            said: People (default: 3, or as many as there are).
+            shown: Rows.
         """
 
     assert parameters(recipe, ["--help"], "penstock train recipe") is None
+
+
+@pytest.mark.parametrize("show", [help_of_a_command, help_of_a_recipe])
+def test_help_shows_a_default_that_says_something(show: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    show()
     shown = capsys.readouterr().out
-    found = [re.search(rf"{text}.*", shown) for text in ("number", "text", "people", "rows")]
+    found = [re.search(rf"{text}.*", shown) for text in ("Number", "Text", "People", "Rows")]
     assert [one and one[0].strip() for one in found] == [
-        "number.", "text.", "people (default: 3, or as many as there are).", "rows. (default: 4)"
+        "Number.", "Text.", "People (default: 3, or as many as there are).", "Rows. (default: 4)"
     ]  # fmt: skip

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-import copy
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tiny_recipes
 import torch
+from stage_steps import resumed_exactly, walk, weights
+from tiny_recipes import LETTERS, MODEL, offline, online, run_of, sft
 
 import tiny_models
 from penstock.algos import PPO, BradleyTerry, KLPenalty
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW8bit
-from penstock.config.run import ModelSpec, Offline, Online, RewardSpec, Run
-from penstock.core.types import Sampling
+from penstock.config.run import ModelSpec, Online, RewardSpec
+from penstock.core.types import Row
 from penstock.models.files import load_model, save_model
 from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import AdapterOffPolicy, LanguagePolicy, SharedTrunkPolicy
 from penstock.models.scratch import build_model
 from penstock.runtime.build import Models
-from penstock.runtime.local import alongside
 from penstock.runtime.stages import StageRuntime, prepare
 from penstock.train.learner import LearnerPlan, Scoring
 from penstock.train.ranks import learner_of
@@ -44,63 +41,39 @@ EIGHT_BITS = replace(FROZEN, optimizer=AdamW8bit())
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """``@sft`` of two layers, and ``@reward``, whose top layer and head were trained on ``@sft``."""
     folder = tmp_path_factory.mktemp("models")
-    start = build_model(replace(tiny_recipes.MODEL, layers=2), [tiny_recipes.LETTERS] * 9, seed=1)
+    start = build_model(replace(MODEL, layers=2), [LETTERS] * 9, seed=1)
     save_model(start, folder / "sft")
     made = Models(lambda name: folder / name, torch.device("cpu"), 0)
-    stage = Offline(
-        name="reward", model=ModelSpec(path="@sft"), data=tiny_recipes.DATA, algorithm=BradleyTerry(), batch=4, steps=2,
-        learner=LearnerSpec(learning_rate=1e-2, unfrozen_layers=1),
-    )  # fmt: skip
-    ready = ready_of(stage, made)
+    learner = LearnerSpec(learning_rate=1e-2, unfrozen_layers=1)
+    ready = ready_of(offline("reward", BradleyTerry(), model=ModelSpec(path="@sft"), steps=2, learner=learner), made)
     walk(ready)
     save_model(ready.model, folder / "reward")
     return made
 
 
 def ppo(learner: LearnerSpec, **more: Any) -> Online:
-    return Online(**{
-        "name": "ppo", "model": ModelSpec(path="@sft"), "data": tiny_recipes.DATA, "learner": learner,
-        "rewards": (RewardSpec(function="model:@reward"),), "samples": 2, "batch": 4, "minibatches": 2, "steps": 3,
-        "algorithm": PPO(kl=KLPenalty(place="reward", coefficient=0.1)), "sampling": Sampling(max_new_tokens=4),
-    } | more)  # fmt: skip
+    algorithm, reward = PPO(kl=KLPenalty(place="reward", coefficient=0.1)), RewardSpec(function="model:@reward")
+    return online("ppo", algorithm, reward, learner=learner, samples=2, minibatches=2, steps=3, **more)
 
 
 def ready_of(stage: Any, models: Models) -> StageRuntime:
-    before = [tiny_recipes.sft(name) for name in ("sft", "reward") if name != stage.name]
-    return prepare(stage, Run(name="r", stages=(*before, stage), device="cpu", threads=1), replica(models), Path())
+    before = [sft(name) for name in ("sft", "reward") if name != stage.name]
+    return prepare(stage, run_of(*before, stage), replica(models), Path())
 
 
 def replica(models: Models) -> Models:
     return Models(models.stage_folder, models.device, models.seed)
 
 
-def walk(ready: StageRuntime, start: int = 0, stop: int = 100) -> list[dict[str, float]]:
-    """Metrics of the steps from one to another."""
-    found: list[dict[str, float]] = []
-
-    async def main() -> None:
-        try:
-            async with alongside(*ready.background()), aclosing(ready.steps(start)) as steps:
-                async for step in steps:
-                    found.append(
-                        {
-                            k: v
-                            for k, v in step.metrics.items()
-                            if "seconds" not in k and "per_second" not in k and not k.startswith("machine/")
-                        }
-                    )
-                    ready.acknowledge()
-                    if step.index + 1 >= stop:
-                        return
-        finally:
-            await ready.close()
-
-    asyncio.run(main())
-    return found
+def trained_bytes(model: LanguageModel) -> int:
+    return sum(p.nbytes for p in model.parameters() if p.requires_grad)
 
 
-def weights(model: LanguageModel) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+def with_reference(stage: Online, models: Models) -> tuple[Models, LanguageModel, Any]:
+    """What loads, a stage's model and the policy of its reference."""
+    loading = replica(models)
+    model = loading.load(stage.model, ())
+    return loading, model, loading.reference(stage, model)
 
 
 def needs(name: str) -> None:
@@ -141,32 +114,21 @@ def test_training_is_that_with_a_separate_reference(saver: str, models: Models, 
 def test_a_resume_is_exact(saver: str, models: Models) -> None:
     needs(saver)
     stage = ppo((SAVERS | {"8 bits": EIGHT_BITS})[saver])
-    whole, first, second = (ready_of(stage, models) for _ in range(3))
-    expected = walk(whole)
-    assert walk(first, 0, 1) == expected[:1]
-    for name, holder in first.holders.items():
-        second.holders[name].load_state(copy.deepcopy(holder.state()))
-    assert walk(second, 1) == expected[1:]
-    assert all(map(torch.equal, weights(second.model).values(), weights(whole.model).values()))
+    resumed_exactly(lambda: ready_of(stage, models), at=1)
 
 
 def test_reference_critic_and_reward_model_share_the_frozen_part(models: Models) -> None:
     alone = tiny_models.bytes_held([load_model(models.path("@sft"))])
-    stage, loading = ppo(FROZEN), replica(models)
-    model = loading.load(stage.model, ())
-    reference = loading.reference(stage, model)
+    loading, model, reference = with_reference(ppo(FROZEN), models)
     scorer = loading.scorer("@reward").policy.model
     assert isinstance(reference, SharedTrunkPolicy)
-    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     score_head = scorer.network.score.weight.nbytes
-    assert tiny_models.bytes_held([model, reference.model, scorer]) == alone + 2 * trained + score_head
+    assert tiny_models.bytes_held([model, reference.model, scorer]) == alone + 2 * trained_bytes(model) + score_head
 
 
 def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
-    loading = replica(models)
-    expected = loading.scorer("@reward")
-    model = loading.load(ModelSpec(path="@sft"), ())
-    loading.reference(ppo(FROZEN), model)
+    expected = replica(models).scorer("@reward")
+    loading, model, _ = with_reference(ppo(FROZEN), models)
     shared = loading.scorer("@reward")
     units = [(tiny_row(length),) for length in (3, 7)]
     found, wanted = (each.score(units, frozenset({"score"}))["score"] for each in (shared, expected))
@@ -175,27 +137,20 @@ def test_a_reward_model_that_shares_scores_the_same(models: Models) -> None:
 
 
 def tiny_row(length: int) -> Any:
-    from penstock.core.types import Row
-
     return Row({"tokens_T": np.arange(5, 5 + length, dtype=np.int32)}, np.zeros(length, bool))
 
 
 def test_with_adapters_the_reference_holds_no_weight_of_its_own(models: Models) -> None:
     pytest.importorskip("peft")
-    stage, loading = ppo(SAVERS["adapters"]), replica(models)
-    model = loading.load(stage.model, ())
-    reference = loading.reference(stage, model)
+    _, model, reference = with_reference(ppo(SAVERS["adapters"]), models)
     assert isinstance(reference, AdapterOffPolicy)
     assert reference.model is model
 
 
 def test_a_named_reference_is_loaded_and_shares_what_is_equal(models: Models) -> None:
-    stage, loading = ppo(FROZEN, reference=ModelSpec(path=models.path("@sft"))), replica(models)
-    model = loading.load(stage.model, ())
-    reference = loading.reference(stage, model)
-    trained = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    _, model, reference = with_reference(ppo(FROZEN, reference=ModelSpec(path=models.path("@sft"))), models)
     assert not isinstance(reference, SharedTrunkPolicy)
-    assert tiny_models.bytes_held([model, reference.model]) == tiny_models.bytes_held([model]) + trained
+    assert tiny_models.bytes_held([model, reference.model]) == tiny_models.bytes_held([model]) + trained_bytes(model)
 
 
 @pytest.mark.parametrize("saver", [None, "frozen"])
@@ -203,13 +158,12 @@ def test_a_named_reference_is_loaded_and_shares_what_is_equal(models: Models) ->
 def test_the_reference_computes_as_the_learner_does(saver: str | None, named: bool, models: Models) -> None:
     """Before any update the KL to where the policy starts is exactly 0, in bfloat16 as well."""
     frozen = LearnerSpec(dtype="bfloat16", critic="shared", unfrozen_layers=1 if saver else -1)
-    stage, loading = ppo(frozen, reference=ModelSpec(path=models.path("@sft")) if named else None), replica(models)
-    model = loading.load(stage.model, ())
-    reference = Scoring(loading.reference(stage, model))
+    stage = ppo(frozen, reference=ModelSpec(path=models.path("@sft")) if named else None)
+    _, model, reference = with_reference(stage, models)
     learner = learner_of(LanguagePolicy(model, stage.sampling.temperature), stage.learner, LearnerPlan(total_steps=1))
     row = tiny_row(9)
     units = [(replace(row, action_T=np.arange(9) > 2),)]
-    ours, theirs = (each.score(units, frozenset({"logp"}))["logp"][0] for each in (learner, reference))
+    ours, theirs = (each.score(units, frozenset({"logp"}))["logp"][0] for each in (learner, Scoring(reference)))
     assert ours.tolist() == theirs.tolist()
 
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_examples import RECIPES, Penstock
+from cli_examples import RECIPES, Outcome, Penstock, contents
 from processes import Server
 
 from penstock.core.errors import ReplayError
+from penstock.models.files import load_model, save_model
 from penstock.runtime.replay import read_leases, read_tapes
 
 STEPS = 5
@@ -43,24 +44,26 @@ def own(taped: Path, tmp_path: Path, penstock: Penstock) -> Penstock:
     return penstock
 
 
+def replayed(penstock: Penstock) -> Outcome:
+    """What is said of a replay in which all is equal."""
+    told = penstock("replay", "runs/run")
+    assert told.code == 0, told.err
+    assert told.out.splitlines()[-1] == EQUAL
+    return told
+
+
 def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
     path.write_text("".join(change(path.read_text(encoding="utf-8").splitlines(keepends=True))), encoding="utf-8")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_a_run_that_ran_ahead_is_replayed_to_the_same_weights(own: Penstock) -> None:
-    told = own("replay", "runs/run")
-    assert told.code == 0, told.err
-    assert told.out.splitlines()[-1] == EQUAL
+    told = replayed(own)
     assert [line.split()[1] for line in told.out.splitlines()[:-1]] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
 
 
 def test_a_replay_changes_nothing_in_the_run(own: Penstock) -> None:
     before = contents(Path("runs/run"))
-    assert own("replay", "runs/run").code == 0
+    replayed(own)
     assert contents(Path("runs/run")) == before
 
 
@@ -79,17 +82,16 @@ def test_what_the_generator_shares_with_the_learner_is_replayed_as_it_was(
     if "lora" in words[0]:
         pytest.importorskip("peft")
     assert train(server, tmp_path, *words) == 0
-    told = penstock("replay", "runs/run")
-    assert told.out.splitlines()[-1] == EQUAL, told.out + told.err
+    replayed(penstock)
 
 
 def test_a_run_that_was_stopped_in_order_is_replayed_through_the_stop(
     server: Server, tmp_path: Path, penstock: Penstock
 ) -> None:
     assert train(server, tmp_path, first=f"arm({STEP!r}, 3, signal.SIGINT)") == 130
-    assert server.run(tmp_path, "train", "--resume", "runs/run").code == 0
+    assert penstock("train", "--resume", "runs/run").code == 0
     assert len(list(SCHEDULE.glob("generator-0.*"))) == 2
-    assert penstock("replay", "runs/run").out.splitlines()[-1] == EQUAL
+    replayed(penstock)
 
 
 def test_a_run_that_was_killed_after_its_checkpoint_is_replayed_as_it_went_on(
@@ -97,9 +99,8 @@ def test_a_run_that_was_killed_after_its_checkpoint_is_replayed_as_it_went_on(
 ) -> None:
     """Step 3 was trained twice, on different groups; the record of the first time leads nowhere."""
     assert train(server, tmp_path, first=f"arm({STEP!r}, 4)") == -9
-    assert server.run(tmp_path, "train", "--resume", "runs/run").code == 0
-    told = penstock("replay", "runs/run")
-    assert told.out.splitlines()[-1] == EQUAL, told.err
+    assert penstock("train", "--resume", "runs/run").code == 0
+    replayed(penstock)
 
 
 def test_a_sample_whose_environment_was_too_slow_fails_again_where_it_is_quick(
@@ -110,8 +111,7 @@ def test_a_sample_whose_environment_was_too_slow_fails_again_where_it_is_quick(
     failed = [json.loads(line)["failed"] for line in (tmp_path / SCHEDULE / "leases.jsonl").read_text().splitlines()]
     assert any(failed)
     (tmp_path / "quick").touch()
-    told = penstock("replay", "runs/run")
-    assert told.out.splitlines()[-1] == EQUAL, told.err
+    replayed(penstock)
 
 
 # ---- what is different is named
@@ -128,17 +128,12 @@ def test_a_loss_that_differs_is_named_with_its_step(own: Penstock) -> None:
     edit(Path("runs/run/events.jsonl"), change)
     told = own("replay", "runs/run")
     assert told.code == 1
-    assert (
-        [line for line in told.out.splitlines() if "differs first" in line]
-        == [line for line in told.out.splitlines() if line.startswith("step 2 differs first: loss ")]
-        != []
-    )
+    (named,) = (line for line in told.out.splitlines() if "differs first" in line)
+    assert named.startswith("step 2 differs first: loss ")
     assert told.out.splitlines()[-1] == f"2 of {STEPS} steps differ"
 
 
 def test_weights_that_differ_are_named(own: Penstock) -> None:
-    from penstock.models.files import load_model, save_model
-
     model = load_model("runs/run/model")
     next(iter(model.parameters())).data[0] += 1.0
     save_model(model, Path("runs/run/model"))
@@ -151,7 +146,7 @@ def test_weights_that_differ_are_named(own: Penstock) -> None:
 def test_a_torn_last_line_of_a_tape_is_passed_over(own: Penstock) -> None:
     with open(TAPE, "a", encoding="utf-8") as out:
         out.write('[99, "subm')
-    assert own("replay", "runs/run").out.splitlines()[-1] == EQUAL
+    replayed(own)
 
 
 def test_a_batch_without_its_tape_is_refused(own: Penstock) -> None:
@@ -208,8 +203,8 @@ def test_wrong_words_are_refused(words: tuple[str, ...], parts: tuple[str, ...],
     own("replay", *words).assert_refused(*parts)
 
 
-def test_a_stage_that_learned_from_data_alone_has_nothing_to_replay(server: Server, tmp_path: Path, penstock: Penstock) -> None:
-    assert server.run(tmp_path, "train", f"{RECIPES}:one_step", "--name", "run").code == 0
+def test_a_stage_that_learned_from_data_alone_has_nothing_to_replay(penstock: Penstock) -> None:
+    assert penstock("train", f"{RECIPES}:one_step", "--name", "run").code == 0
     penstock("replay", "runs/run").assert_refused("no online stage to replay; there are: none")
 
 
@@ -241,19 +236,20 @@ def test_a_tape_ends_with_the_first_weights_that_its_last_trained_group_cannot_h
     assert read_tapes(tmp_path, read_leases(tmp_path, 1)) == {"g.0": FIRST[:2]}
 
 
-def test_a_batch_that_was_made_again_counts_as_it_was_made_last(tmp_path: Path) -> None:
-    record(tmp_path, {"g.0": FIRST, "g.1": SECOND}, (0, ["g.0/0"]), (1, ["g.0/1"]), (1, ["g.1/0"]))
-    assert read_tapes(tmp_path, read_leases(tmp_path, 2)) == {"g.0": FIRST[:2], "g.1": SECOND[:2]}
-
-
-def test_a_take_of_which_nothing_was_trained_is_left_out(tmp_path: Path) -> None:
-    record(tmp_path, {"g.0": FIRST, "g.1": SECOND}, (0, ["g.0/0"]), (1, ["g.0/1"]))
-    assert list(read_tapes(tmp_path, read_leases(tmp_path, 2))) == ["g.0"]
-
-
-def test_a_group_that_is_used_twice_is_due_the_first_time(tmp_path: Path) -> None:
-    record(tmp_path, {"g.0": FIRST}, (0, ["g.0/0"]), (1, ["g.0/0"]))
-    assert read_tapes(tmp_path, read_leases(tmp_path, 2)) == {"g.0": FIRST[:2]}
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([(0, ["g.0/0"]), (1, ["g.0/1"]), (1, ["g.1/0"])], {"g.0": FIRST[:2], "g.1": SECOND[:2]}),
+        ([(0, ["g.0/0"]), (1, ["g.0/1"])], {"g.0": FIRST[:4]}),
+        ([(0, ["g.0/0"]), (1, ["g.0/0"])], {"g.0": FIRST[:2]}),
+    ],
+    ids=["of a batch made again, the last", "no take of which nothing was trained", "of a group used twice, the first time"],
+)
+def test_what_counts_of_two_takes(
+    batches: list[tuple[int, list[str]]], expected: dict[str, list[list[object]]], tmp_path: Path
+) -> None:
+    record(tmp_path, {"g.0": FIRST, "g.1": SECOND}, *batches)
+    assert read_tapes(tmp_path, read_leases(tmp_path, 2)) == expected
 
 
 def test_a_group_on_no_tape_is_named_with_the_step_that_needs_it(tmp_path: Path) -> None:
