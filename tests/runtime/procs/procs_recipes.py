@@ -89,6 +89,11 @@ def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float 
     return Run(name="letters", seed=seed, stages=(grpo,), **SETTINGS)
 
 
+def changed(run: Run, **fields: Any) -> Run:
+    """A run whose stage has other fields."""
+    return replace(run, stages=(replace(run.stages[0], **fields),))
+
+
 def acting(
     seed: int = 0, steps: int = 12, vtrace: bool = False, count: int = 4, game: bool = False, replay: bool = False
 ) -> Run:
@@ -123,11 +128,8 @@ def acting(
 
 def anchored(seed: int = 0, steps: int = 6) -> Run:
     """GRPO with the KL to its start in the loss."""
-    made = letters(seed, steps)
-    grpo = replace(
-        made.stages[0], algorithm=GRPO(clip=(0.2, 0.28), kl=KLPenalty(place="loss", estimator="k3", coefficient=0.1))
-    )  # type: ignore[call-arg]
-    return replace(made, stages=(grpo,))
+    penalty = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
+    return changed(letters(seed, steps), algorithm=GRPO(clip=(0.2, 0.28), kl=penalty))
 
 
 def critic(seed: int = 0, steps: int = 4) -> Run:
@@ -148,18 +150,16 @@ def critic(seed: int = 0, steps: int = 4) -> Run:
 
 def encoder_decoder(seed: int = 0, steps: int = 4) -> Run:
     """GRPO of a model that encodes the prompt apart."""
-    made = letters(seed, steps)
-    grpo = replace(made.stages[0], model=replace(MODEL, architecture="encoder-decoder"))
-    return replace(made, stages=(grpo,))
+    return changed(letters(seed, steps), model=replace(MODEL, architecture="encoder-decoder"))
 
 
 def experts(seed: int = 0, steps: int = 4, delay: float = 0.0, hold: int = -1) -> Run:
     """GRPO of a mixture of experts with replayed routes."""
-    made, folder = letters(seed, steps, delay=delay, hold=hold), Path("mixture").absolute()
+    folder = Path("mixture").absolute()
     if not folder.exists():
         save_mixture(folder)
-    grpo = replace(made.stages[0], model=ModelSpec(path=str(folder)), learner=replace(LEARNER, replay_routes=True))
-    return replace(made, stages=(grpo,))
+    made = letters(seed, steps, delay=delay, hold=hold)
+    return changed(made, model=ModelSpec(path=str(folder)), learner=replace(LEARNER, replay_routes=True))
 
 
 def save_mixture(folder: Path) -> None:
@@ -183,10 +183,8 @@ def save_mixture(folder: Path) -> None:
 
 def examined(seed: int = 0, steps: int = 9, evaluator: bool = False) -> Run:
     """GRPO with an evaluation every third step."""
-    made = letters(seed, steps)
-    held_out = EvaluationSpec(data=replace(DATA, size=20, skip=600), every=3)
-    grpo = replace(made.stages[0], evaluation=held_out)  # type: ignore[call-arg]
-    return replace(made, stages=(grpo,), **({"runtime": "procs", "roles": RolesSpec(evaluator=True)} if evaluator else {}))
+    made = changed(letters(seed, steps), evaluation=EvaluationSpec(data=replace(DATA, size=20, skip=600), every=3))
+    return replace(made, **({"runtime": "procs", "roles": RolesSpec(evaluator=True)} if evaluator else {}))
 
 
 def lettered(steps: int = 3) -> Run:
@@ -204,15 +202,10 @@ def dated_rows() -> list[dict[str, Any]]:
 
 def dated() -> Run:
     """Rows that no other process can be given."""
-    made = letters()
-    stage = replace(made.stages[0], data=replace(DATA, source=f"{__file__}:dated_rows"))  # type: ignore[call-arg]
-    return replace(made, stages=(stage,))
+    return changed(letters(), data=replace(DATA, source=f"{__file__}:dated_rows"))
 
 
 def thorough(seed: int = 0, steps: int = 40, delay: float = 0.02) -> Run:
     """GRPO with everything that a process can be there for: a reward that takes its time, a reference, evaluations."""
-    made = letters(seed, steps, delay=delay)
-    held_out = EvaluationSpec(data=replace(DATA, size=8, skip=600), every=5)
-    penalty = KLPenalty(place="loss", estimator="k3", coefficient=0.1)
-    grpo = replace(made.stages[0], algorithm=GRPO(clip=(0.2, 0.28), kl=penalty), evaluation=held_out)  # type: ignore[call-arg]
-    return replace(made, stages=(grpo,))
+    made = changed(anchored(seed, steps), evaluation=EvaluationSpec(data=replace(DATA, size=8, skip=600), every=5))
+    return changed(made, rewards=letters(delay=delay).stages[0].rewards)

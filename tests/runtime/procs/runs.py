@@ -36,6 +36,9 @@ def in_role(words):
         if name == "learner":
             record_trained()
         exec({in_roles!r}, {{**globals(), "name": name}})
+    elif "penstock.train.rank" in words:
+        with open({folder!r} + "/ranks.jsonl", "a", encoding="utf-8") as out:
+            out.write(json.dumps([os.getppid(), os.getpid()]) + "\\n")
 
 warm.in_children(in_role)
 {first}
@@ -50,19 +53,24 @@ PLAIN = "import sys\nfrom penstock.cli.main import main\nsys.exit(main(sys.argv[
 class Started:
     """A run on its way, in ``folder``/runs/run."""
 
+    pause = 0.01
+    """Seconds between two looks at what is waited for."""
+
     def __init__(self, folder: Path, *words: str, first: str = "", in_roles: str = "", forking: bool = True):
         """``first`` is code that runs in the supervisor before anything else, ``in_roles`` in every other process."""
+        code = COMMAND.format(folder=str(folder), in_roles=in_roles, first=first) if forking else PLAIN
+        self.begin(folder, [sys.executable, *([] if forking else ["-B"]), "-c", code, *words], ENVIRONMENT)
+
+    def begin(self, folder: Path, command: list[str], environment: dict[str, str]) -> None:
         self.folder, self.run = folder, folder / "runs" / "run"
         self.out = folder / f"out-{time.monotonic_ns()}.txt"
         self.code: int | None = None
         self.groups: set[int] = set()
         self._roles = folder / "roles.jsonl"
         self._roles.unlink(missing_ok=True)
-        code = COMMAND.format(folder=str(folder), in_roles=in_roles, first=first) if forking else PLAIN
         with self.out.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, *([] if forking else ["-B"]), "-c", code, *words],
-                cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
         self.pid = self.process.pid
 
@@ -82,7 +90,7 @@ class Started:
     @property
     def step(self) -> int:
         """The last step that the event log tells of."""
-        return max((event["step"] for event in events(self.run) if event["kind"] == "metrics"), default=0)
+        return last_step(self.run)
 
     def notes(self, what: str) -> list[dict[str, Any]]:
         """What the run's log holds of one kind of incident."""
@@ -95,6 +103,10 @@ class Started:
         told = [json.dumps(event) for event in events(self.run) if event["kind"] != "metrics"]
         return "\n".join([f"exit code {self.code}", self.text, *logs, *told[-15:], str(self.roles)])
 
+    def ranks_of(self, learner: int) -> list[int]:
+        """The processes of a learner's other ranks."""
+        return [pid for parent, pid in whole_lines(self.folder / "ranks.jsonl") if parent == learner]
+
     # ---- what is done to it
 
     def signal(self, name: str, number: int) -> int:
@@ -106,15 +118,15 @@ class Started:
             os.killpg(self.roles[name], number)
         return self.roles[name]
 
-    def until(self, ready: Callable[[], Any], seconds: float = 180.0, what: str = "") -> None:
+    def until(self, ready: Callable[[], Any], seconds: float = 240.0, what: str = "") -> None:
         """Wait for something, as long as the run goes."""
         deadline = time.monotonic() + seconds
         while not ready():
             assert self.poll() is None, f"the run ended before {what}: {self.everything()}"
             assert time.monotonic() < deadline, f"no {what} in {seconds} s: {self.everything()}"
-            time.sleep(0.01)
+            time.sleep(self.pause)
 
-    def until_step(self, step: int, seconds: float = 180.0) -> None:
+    def until_step(self, step: int, seconds: float = 240.0) -> None:
         self.until(lambda: self.step >= step, seconds, f"step {step}")
 
     def go(self) -> None:
@@ -127,12 +139,12 @@ class Started:
         self.code = self.process.poll()
         return self.code
 
-    def wait(self, seconds: float = 180.0) -> int:
+    def wait(self, seconds: float = 240.0) -> int:
         """The exit code, once the run has ended by itself."""
         deadline = time.monotonic() + seconds
         while self.poll() is None:
             assert time.monotonic() < deadline, f"the run did not end in {seconds} s: {self.everything()}"
-            time.sleep(0.01)
+            time.sleep(self.pause)
         assert self.code is not None
         return self.code
 
@@ -151,6 +163,15 @@ class Started:
         """No process is left, nor anything in shared memory."""
         assert self.left() == []
         assert not shared_folder(sha256(str(self.run.resolve()).encode()).hexdigest()[:16]).exists()
+
+    def assert_ends(self, whole: Path | None = None, steps: int = 0) -> None:
+        """The run gets to its end: groups were trained once each, the weights are those of another run, and nothing is left."""
+        self.go()
+        assert self.wait(300) == 0, self.everything()
+        if steps:
+            assert_each_trained_once(self.folder, steps)
+        assert whole is None or weights(self.run) == weights(whole)
+        self.assert_clean()
 
     def assert_refused(self, *parts: str) -> None:
         """The run ended with one line, which says all of ``parts``."""
@@ -172,6 +193,8 @@ class Started:
 
 Start = Callable[..., Started]
 """What the fixture ``start`` gives."""
+Undisturbed = Callable[..., Path]
+"""What the fixture ``undisturbed`` gives."""
 
 
 def processes() -> list[tuple[int, int]]:
@@ -192,6 +215,10 @@ def whole_lines(file: Path) -> list[Any]:
 
 def events(run: Path) -> list[dict[str, Any]]:
     return whole_lines(run / "events.jsonl")
+
+
+def last_step(run: Path) -> int:
+    return max((event["step"] for event in events(run) if event["kind"] == "metrics"), default=0)
 
 
 def trained(folder: Path) -> dict[int, list[int]]:

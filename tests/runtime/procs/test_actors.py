@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Start, assert_each_trained_once, weights
+from runs import Start, Undisturbed, events
 
 
 def lags(run: Path) -> set[float]:
     """The largest lag of each batch."""
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return {event["values"]["lag/max"] for event in events if "lag/max" in event.get("values", {})}
+    return {event["values"]["lag/max"] for event in events(run) if "lag/max" in event.get("values", {})}
 
 
 SLOW = [pytest.param((option,), marks=pytest.mark.slow) for option in ("--vtrace", "--game")]
@@ -24,26 +21,19 @@ FAST = ((), ("--replay",))
 
 @pytest.mark.parametrize("more", [*FAST, *SLOW])
 def test_one_actor_without_lag_gives_the_weights_of_one_process(
-    start: Start, undisturbed: Callable[..., Path], more: tuple[str, ...]
+    start: Start, undisturbed: Undisturbed, more: tuple[str, ...]
 ) -> None:
     run = start("acting", *more)
-    assert run.wait(200) == 0, run.everything()
-    assert weights(run.run) == weights(undisturbed("acting", *more))
+    run.assert_ends(undisturbed("acting", *more))
     assert lags(run.run) == {0.0}
-    run.assert_clean()
 
 
-def test_a_learner_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(
-    start: Start, undisturbed: Callable[..., Path]
-) -> None:
-    run = start("acting", "--steps", "120")
-    for step in (20, 70):
+def test_a_learner_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(start: Start, undisturbed: Undisturbed) -> None:
+    run = start("acting", "--steps", "60")
+    for step in (10, 30):
         run.until_step(step)
         run.signal("learner", signal.SIGKILL)
-    assert run.wait(200) == 0, run.everything()
-    assert_each_trained_once(run.folder, 120)
-    assert weights(run.run) == weights(undisturbed("acting", "--steps", "120"))
-    run.assert_clean()
+    run.assert_ends(undisturbed("acting", "--steps", "60"), 60)
 
 
 @pytest.mark.slow
@@ -53,7 +43,5 @@ def test_kills_of_actors_and_learner_lose_no_batch_and_keep_the_lag(start: Start
     for number in range(12):
         run.until_step(10 + 25 * number)
         run.signal(order.choice(["actor-0", "actor-1", "actor-2", "learner"]), signal.SIGKILL)
-    assert run.wait(300) == 0, run.everything()
-    assert_each_trained_once(run.folder, 400)
+    run.assert_ends(steps=400)
     assert max(lags(run.run)) <= 2
-    run.assert_clean()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from runs import Start, assert_each_trained_once, events, weights
+from runs import Start, Undisturbed, events
 
 LEARNER = "if name == 'learner':\n    "
 NO_MORE = """
@@ -16,24 +13,59 @@ def full(function, *arguments, **more):
     return function(*arguments, **more)
 """
 """``full`` is a call on a disk on which no file may become longer than half a megabyte."""
+FULL = "import resource\nif name == {name!r}:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+NOT_LOADED = """
+if name == "reward-0":
+    wrap("penstock.data.resolve:resolve", lambda *_: 1 / 0)
+    wrap("penstock.rewards.runner:resolve", lambda *_: 1 / 0)
+"""
+HOPELESS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
+    "a reward that always hangs": (
+        ("--steps", "3", "--reward", "always_hanging"),
+        "",
+        ("nothing to learn from", 'reward "always_hanging" timed out after 1 s on prompt'),
+    ),
+    "a reward that cannot be loaded": ((), NOT_LOADED, ("reward-0", "ZeroDivisionError", "logs/reward-0.log")),
+    "a generator that cannot start": (
+        (),
+        "if name == 'generator-0':\n    open('runs/run/roles/grpo/model.safetensors', 'w').close()\n",
+        ("generator-0", "cannot do its work", "it last said: ModelError", "logs/generator-0.log"),
+    ),
+    "a learner that cannot live": (
+        (),
+        LEARNER + "arm('penstock.loops.learn:Trainer.step', 1)",
+        ("the learner was killed by SIGKILL", "without finishing a step"),
+    ),
+    "no shared memory for weights": (
+        ("--roles.channel", "shared memory"),
+        NO_MORE + LEARNER + "wrap('penstock.weights.shared_memory:Buffer.__init__', full)",
+        ("--shm-size", "channel disk"),
+    ),
+    "no disk for weights": (
+        ("--roles.channel", "disk"),
+        NO_MORE + LEARNER + "wrap('penstock.weights.disk:save_file', full)",
+        ("cannot be written", "make room"),
+    ),
+}
+"""Options of a run, what its roles do first, and what its last line says."""
 
 
 @pytest.mark.slow
-def test_a_reward_that_hangs_fails_its_samples_and_names_them(start: Start, undisturbed: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("case", HOPELESS)
+def test_what_cannot_go_on_ends_the_run_with_a_line_that_names_it(case: str, start: Start) -> None:
+    words, in_roles, parts = HOPELESS[case]
+    run = start("letters", *words, in_roles=in_roles)
+    run.assert_refused(*parts)
+    assert case != "a generator that cannot start" or len(run.notes("role restarted")) <= 1
+
+
+@pytest.mark.slow
+def test_a_reward_that_hangs_fails_its_samples_and_names_them(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "3", "--reward", "hanging")
     run = start(*words)
-    assert run.wait() == 0, run.everything()
+    run.assert_ends(undisturbed(*words))
     errors = [row["error"] for e in events(run.run) if e["kind"] == "samples" for row in e["rows"] if row["error"]]
     assert 'reward "hanging" timed out after 1 s on prompt' in errors[0]
-    assert weights(run.run) == weights(undisturbed(*words))
-    run.assert_clean()
-
-
-@pytest.mark.slow
-def test_a_reward_that_always_hangs_ends_the_run(start: Start) -> None:
-    start("letters", "--steps", "3", "--reward", "always_hanging").assert_refused(
-        "nothing to learn from", 'reward "always_hanging" timed out after 1 s on prompt'
-    )
 
 
 @pytest.mark.slow
@@ -45,64 +77,27 @@ def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> No
 
 
 @pytest.mark.slow
-def test_a_generator_that_cannot_start_ends_the_run(start: Start) -> None:
-    damaged = "if name == 'generator-0':\n    open('runs/run/roles/grpo/model.safetensors', 'w').close()\n"
-    run = start("letters", in_roles=damaged)
-    run.assert_refused("generator-0", "cannot do its work", "it last said: ModelError", "logs/generator-0.log")
-    assert len(run.notes("role restarted")) <= 1
-
-
-@pytest.mark.slow
-def test_a_reward_that_cannot_be_loaded_ends_the_run(start: Start, tmp_path: Path) -> None:
-    only_in_learner = "if name == 'reward-0':\n    wrap('penstock.data.resolve:resolve', lambda *_: 1 / 0)\n"
-    only_in_learner += "    wrap('penstock.rewards.runner:resolve', lambda *_: 1 / 0)\n"
-    start("letters", in_roles=only_in_learner).assert_refused("reward-0", "ZeroDivisionError", "logs/reward-0.log")
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "8")
     full = NO_MORE + LEARNER + "arm('penstock.ckpt.files:write_state', 7, lambda: full(lambda: None))"
     run = start(*words, in_roles=full)
     run.assert_refused("runs/run/checkpoints", "--resume runs/run")
-    resumed = start()
-    assert resumed.wait() == 0, resumed.everything()
-    assert_each_trained_once(run.folder, 8)
-    assert weights(run.run) == weights(undisturbed(*words))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("channel", ["shared memory", "disk"])
-def test_no_room_for_weights_says_how_to_mend_it(channel: str, start: Start) -> None:
-    place = {"shared memory": "weights.shared_memory:Buffer.__init__", "disk": "weights.disk:save_file"}[channel]
-    run = start("letters", "--roles.channel", channel, in_roles=NO_MORE + LEARNER + f"wrap('penstock.{place}', full)")
-    told = {"shared memory": ("--shm-size", "channel disk"), "disk": ("cannot be written", "make room")}[channel]
-    run.assert_refused(*told)
+    start().assert_ends(undisturbed(*words), 8)
 
 
 @pytest.mark.slow
 def test_a_generator_that_cannot_write_its_tape_ends_the_run(start: Start) -> None:
     """Its log cannot be written either, so the run's log must say why."""
-    run = start("letters", "--steps", "8", in_roles="import resource\n" + FULL.format(name="generator-0"))
+    run = start("letters", "--steps", "8", in_roles=FULL.format(name="generator-0"))
     run.assert_refused("generator-0", "--resume runs/run")
     assert "File too large" in run.notes("role failed")[0]["reason"]
 
 
-FULL = "if name == {name!r}:\n    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-
-
 @pytest.mark.slow
-def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "8")
-    run = start(*words, in_roles="import resource\n" + FULL.format(name="reward-0"))
-    assert run.wait() == 0, run.everything()
-    assert weights(run.run) == weights(undisturbed(*words))
-
-
-@pytest.mark.slow
-def test_a_learner_that_cannot_live_ends_the_run(start: Start) -> None:
-    run = start("letters", in_roles=LEARNER + "arm('penstock.loops.learn:Trainer.step', 1)")
-    run.assert_refused("the learner was killed by SIGKILL", "without finishing a step")
+    run = start(*words, in_roles=FULL.format(name="reward-0"))
+    run.assert_ends(undisturbed(*words))
 
 
 def test_a_row_that_cannot_travel_ends_the_run_before_anything_is_generated(start: Start) -> None:

@@ -4,72 +4,60 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Start, Started, assert_each_trained_once, weights
+from runs import Start, Started, Undisturbed
 
 WORDS = ("letters", "--steps", "12", "--delay", "0.02", "--hold", "44")
 
 
-def assert_resumes(start: Start, whole: Path) -> None:
-    resumed = start()
-    resumed.go()
-    assert resumed.wait() == 0, resumed.everything()
-    assert_each_trained_once(resumed.folder, 12)
-    assert weights(resumed.run) == weights(whole)
-    resumed.assert_clean()
-
-
-def signalled(run: Started, number: int) -> None:
-    """Stop a run in order in a step, as a terminal or a cluster does."""
-    run.until_step(4)
-    run.signal("supervisor", number)
+def assert_stops(run: Started, said: str) -> None:
+    """The run ends soon, by the signal, in order."""
     assert run.wait(15) == 130, run.everything()
-    assert "everything is saved" in run.text
+    assert said in run.text
     assert "penstock train --resume runs/run" in run.text
     assert "Traceback" not in run.text
     run.assert_clean()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undisturbed: Callable[..., Path]) -> None:
-    signalled(start(*WORDS), number)
-    assert_resumes(start, undisturbed(*WORDS))
+def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undisturbed: Undisturbed) -> None:
+    run = start(*WORDS)
+    run.until_step(4)
+    run.signal("supervisor", number)
+    assert_stops(run, "everything is saved")
+    start().assert_ends(undisturbed(*WORDS), 12)
 
 
 @pytest.mark.slow
-def test_a_second_signal_stops_at_once(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_a_second_signal_stops_at_once(start: Start, undisturbed: Undisturbed) -> None:
     run = start(*WORDS)
     run.until_step(11)  # the next step waits for a reward that does not come
     run.signal("supervisor", signal.SIGINT)
     run.until(lambda: "finishing the step" in run.text, what="word of the first signal")
     run.signal("supervisor", signal.SIGINT)
-    assert run.wait(15) == 130, run.everything()
-    assert "stopped; go on with: penstock train --resume runs/run" in run.text
-    assert "Traceback" not in run.text
-    run.assert_clean()
-    assert_resumes(start, undisturbed(*WORDS))
+    assert_stops(run, "stopped; go on with: penstock train --resume runs/run")
+    start().assert_ends(undisturbed(*WORDS), 12)
 
 
-def test_nothing_outlives_a_supervisor_that_is_killed(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_nothing_outlives_a_supervisor_that_is_killed(start: Start, undisturbed: Undisturbed) -> None:
     run = start(*WORDS)
     run.until_step(4)
     run.signal("supervisor", signal.SIGKILL)
     run.until_gone(15)
     run.assert_clean()
-    assert_resumes(start, undisturbed(*WORDS))
+    start().assert_ends(undisturbed(*WORDS), 12)
 
 
 @pytest.mark.slow
-def test_nothing_outlives_a_run_that_is_killed_whole(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_nothing_outlives_a_run_that_is_killed_whole(start: Start, undisturbed: Undisturbed) -> None:
     """Even what nobody was left to clear away: the next start does it."""
     run = start(*WORDS)
     run.until_step(4)
     run.kill_everyone()
     run.until_gone(15)
-    assert_resumes(start, undisturbed(*WORDS))
+    start().assert_ends(undisturbed(*WORDS), 12)
 
 
 @pytest.mark.slow
@@ -94,9 +82,9 @@ StageRun._save = save
 """
 
 
-def test_a_signal_in_the_midst_of_a_save_stops_at_once(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_a_signal_in_the_midst_of_a_save_stops_at_once(start: Start, undisturbed: Undisturbed) -> None:
     run = start(*WORDS, in_roles=INTERRUPTED)
     assert run.wait() == 130, run.everything()
     assert "Traceback" not in run.text
     run.assert_clean()
-    assert_resumes(start, undisturbed(*WORDS))
+    start().assert_ends(undisturbed(*WORDS), 12)

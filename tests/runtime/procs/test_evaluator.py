@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Start, events
+from runs import Start, Undisturbed, events
 
 
 def evaluations(run: Path) -> dict[int, float]:
@@ -36,12 +35,11 @@ BOTH_DIE = LEARNER_DIES.replace("import time; time.sleep(1.0)", DIE)
 
 
 @pytest.mark.slow
-def test_the_evaluator_measures_what_the_learner_would_have_measured(start: Start, undisturbed: Callable[..., Path]) -> None:
+def test_the_evaluator_measures_what_the_learner_would_have_measured(start: Start, undisturbed: Undisturbed) -> None:
     run = start("examined", "--evaluator")
-    assert run.wait() == 0, run.everything()
+    run.assert_ends()
     assert evaluations(run.run) == evaluations(undisturbed("examined"))
     assert set(evaluations(run.run)) == {0, 3, 6, 9}
-    run.assert_clean()
 
 
 DEATHS = {
@@ -58,22 +56,19 @@ DEATHS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("death", DEATHS)
 def test_an_evaluation_that_is_open_at_a_death_is_neither_lost_nor_doubled(
-    death: str, start: Start, undisturbed: Callable[..., Path]
+    death: str, start: Start, undisturbed: Undisturbed
 ) -> None:
     """A learner that is started again deletes the weights that were to be evaluated, and asks again."""
     place, action = DEATHS[death]
     run = start("examined", "--evaluator", in_roles=ONCE_OPEN.format(name="evaluator-0", place=place, action=action))
     run.until(lambda: (run.folder / "killed").exists(), what="death")
-    assert run.wait() == 0, run.everything()
+    run.assert_ends()
     assert evaluations(run.run) == evaluations(undisturbed("examined"))
     assert len(run.notes("role restarted")) <= 2
-    run.assert_clean()
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_is_open_at_a_stop_is_asked_again_by_the_resume(
-    start: Start, undisturbed: Callable[..., Path]
-) -> None:
+def test_an_evaluation_that_is_open_at_a_stop_is_asked_again_by_the_resume(start: Start, undisturbed: Undisturbed) -> None:
     """The reward of the held-out prompts waits, so that the stop comes while the evaluation of step 3 is open."""
     held = """
 if name == "evaluator-0":
@@ -91,5 +86,5 @@ if name == "evaluator-0":
     assert run.wait() == 130, run.everything()
     run.until_gone()
     resumed = start()
-    assert resumed.wait() == 0, resumed.everything()
+    resumed.assert_ends()
     assert evaluations(resumed.run) == evaluations(undisturbed("examined"))

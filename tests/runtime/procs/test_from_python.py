@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import events
+from runs import last_step
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +44,24 @@ def script(folder: Path, end: str) -> list[str]:
     return [sys.executable, "script.py"]
 
 
+def ran(folder: Path, end: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(script(folder, end), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+
+
+def interrupted(process: subprocess.Popen[str], folder: Path) -> str:
+    """What a run says at its end that is interrupted once it has taken a step more."""
+    reached, deadline = last_step(folder / "runs/run"), time.monotonic() + 300
+    while last_step(folder / "runs/run") <= reached:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=120)[1]
+
+
 def test_a_script_trains_with_rows_and_a_reward_of_its_own(tmp_path: Path) -> None:
     end = GUARDED + "    result = train()\n    print(len(result.metrics), result.headline)\n"
-    done = subprocess.run(script(tmp_path, end), cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    done = ran(tmp_path, end)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.splitlines()
     assert any(line.startswith("grpo 1/2") for line in shown), "progress is shown by the process that launched"
@@ -54,15 +69,9 @@ def test_a_script_trains_with_rows_and_a_reward_of_its_own(tmp_path: Path) -> No
     assert (tmp_path / "runs/run/report.html").is_file()
 
 
+@pytest.mark.usefixtures("cold")  # a fork has read the script already
 def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
-    done = subprocess.run(
-        script(tmp_path, "\ntrain(progress=False)\n"),
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = ran(tmp_path, "\ntrain(progress=False)\n")
     assert done.returncode == 1
     assert 'below if __name__ == "__main__":' in done.stderr.splitlines()[-1]
 
@@ -75,38 +84,15 @@ def test_a_cell_trains_is_interrupted_and_goes_on(tmp_path: Path) -> None:
     )
     command = script(tmp_path, end)
     process = subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 300
-    while not any(event["kind"] == "metrics" for event in events(tmp_path / "runs/run")):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
+    said = interrupted(process, tmp_path)
     assert "KeyboardInterrupt: stopped after step" in said.splitlines()[-1]
     assert "go on with: penstock train --resume runs/run" in said
     spec = json.loads((tmp_path / "runs/run/run.json").read_text())
     assert Path(spec["stages"][0]["data"]["source"]).is_file()
-    reached = max(event["step"] for event in events(tmp_path / "runs/run") if event["kind"] == "metrics")
     resumed = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli.main", "train", "--resume", "runs/run"],
         cwd=tmp_path, env={**ENVIRONMENT, "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '')}:{Path(__file__).parent}"},
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while max(event["step"] for event in events(tmp_path / "runs/run") if event["kind"] == "metrics") <= reached:
-        assert resumed.poll() is None, resumed.communicate()[1]
-        time.sleep(0.05)
-    resumed.send_signal(signal.SIGINT)
-    resumed.communicate(timeout=120)
+    interrupted(resumed, tmp_path)
     assert resumed.returncode == 130
-
-
-def test_a_notebook_trains_with_processes(tmp_path: Path) -> None:
-    nbclient = pytest.importorskip("nbclient", reason="needs nbclient and ipykernel")
-    nbformat = pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    script(tmp_path, "")
-    book = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell("import script\nscript.train(progress=False).headline")],
-    )
-    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    assert "in " in book.cells[0].outputs[0]["data"]["text/plain"]

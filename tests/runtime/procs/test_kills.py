@@ -6,67 +6,42 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from runs import BATCH, Start, Started, assert_each_trained_once, processes, weights
+from runs import BATCH, Start, Undisturbed, processes
 
 ROLES = ("generator-0", "reward-0", "learner")
 
 
-def assert_as_if_nothing_had_happened(run: Started, steps: int, whole: Path) -> None:
-    run.go()
-    assert run.wait(200) == 0, run.everything()
-    assert_each_trained_once(run.folder, steps)
-    assert weights(run.run) == weights(whole)
-    run.assert_clean()
-
-
-def ranks_of(learner: int) -> list[int]:
-    """The processes of a learner's other ranks."""
-    children = Path(f"/proc/{learner}/task/{learner}/children").read_text().split()
-    return [int(child) for child in children if b"penstock.train.rank" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
+@pytest.mark.parametrize(
+    ("recipe", "rounds"), [("letters", 2), pytest.param("experts", 1, marks=pytest.mark.slow, id="routes of groups that wait")]
+)
 def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
-    start: Start, undisturbed: Callable[..., Path]
+    recipe: str, rounds: int, start: Start, undisturbed: Undisturbed
 ) -> None:
-    words = ("letters", "--steps", "16", "--delay", "0.02", "--hold", "60")
+    words = (recipe, "--steps", str(8 * rounds), "--delay", "0.02", "--hold", str(32 * rounds - 4))
     run = start(*words)
-    for number, name in enumerate(ROLES * 2):
+    for number, name in enumerate(ROLES * rounds):
         run.until_step(1 + 2 * number)
         run.signal(name, signal.SIGKILL)
-    assert_as_if_nothing_had_happened(run, 16, undisturbed(*words))
-
-
-@pytest.mark.slow
-def test_after_kills_the_routes_of_groups_that_wait_are_still_there(start: Start, undisturbed: Callable[..., Path]) -> None:
-    words = ("experts", "--steps", "8", "--delay", "0.02", "--hold", "28")
-    run = start(*words)
-    for number, name in enumerate(ROLES):
-        run.until_step(1 + 2 * number)
-        run.signal(name, signal.SIGKILL)
-    assert_as_if_nothing_had_happened(run, 8, undisturbed(*words))
+    run.assert_ends(undisturbed(*words), 8 * rounds)
 
 
 @pytest.mark.slow
 def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
-    start: Start, undisturbed: Callable[..., Path]
+    start: Start, undisturbed: Undisturbed
 ) -> None:
     words = ("letters", "--steps", "10", "--grpo.learner.strategy", "FSDP2", "--grpo.learner.strategy.ranks", "2")
     run = start(*words, "--hold", "24")
     run.until_step(5, seconds=120)
-    (rank,) = ranks_of(run.roles["learner"])
+    (rank,) = run.ranks_of(run.roles["learner"])
     os.kill(rank, signal.SIGKILL)
-    assert_as_if_nothing_had_happened(run, 10, undisturbed(*words))
+    run.assert_ends(undisturbed(*words), 10)
     assert "rank 1 of 2 is gone" in run.text
 
 
 @pytest.mark.slow
-def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
-    start: Start, undisturbed: Callable[..., Path]
-) -> None:
+def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(start: Start, undisturbed: Undisturbed) -> None:
     """Fifty rounds; in each, every role dies at a moment of its own, and then the run gets on by a step at least."""
     draws, steps = random.Random(0), 600
     words = ("letters", "--steps", str(steps), "--delay", "0.02", "--hold", str(steps * BATCH - 1))
@@ -84,13 +59,11 @@ def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(
         run.until_step(run.step + 1)
         run.until(lambda killed=killed: not killed.items() & run.roles.items(), what="successors")
     assert run.step < steps
-    assert_as_if_nothing_had_happened(run, steps, undisturbed(*words[:3]))
+    run.assert_ends(undisturbed(*words[:3]), steps)
 
 
 @pytest.mark.slow
-def test_a_learner_may_die_as_often_as_it_likes_while_it_gets_on_offline(
-    start: Start, undisturbed: Callable[..., Path]
-) -> None:
+def test_a_learner_may_die_as_often_as_it_likes_while_it_gets_on_offline(start: Start, undisturbed: Undisturbed) -> None:
     after_each_save = """
 def deadly(function, store, *arguments, **more):
     found = function(store, *arguments, **more)
@@ -102,9 +75,7 @@ if name == "learner":
 """
     words = ("critic", "--judge.steps", "18", "--steps", "2")
     run = start(*words, in_roles=after_each_save)
-    assert run.wait() == 0, run.everything()
-    assert weights(run.run) == weights(undisturbed(*words))
-    run.assert_clean()
+    run.assert_ends(undisturbed(*words))
 
 
 MOMENTS = {
@@ -141,7 +112,7 @@ MOMENTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "place", "count"), [(name, *at) for name in MOMENTS for at in MOMENTS[name]])
 def test_after_a_kill_at_a_delicate_moment_a_run_ends_as_if_nothing_had_happened(
-    name: str, place: str, count: int, start: Start, undisturbed: Callable[..., Path]
+    name: str, place: str, count: int, start: Start, undisturbed: Undisturbed
 ) -> None:
     once = f"""
 if name == {name!r} and not os.path.exists("killed"):
@@ -152,4 +123,4 @@ if name == {name!r} and not os.path.exists("killed"):
 """
     run = start("letters", "--steps", "8", in_roles=once)
     run.until(lambda: (run.folder / "killed").exists(), what="kill")
-    assert_as_if_nothing_had_happened(run, 8, undisturbed("letters", "--steps", "8"))
+    run.assert_ends(undisturbed("letters", "--steps", "8"), 8)

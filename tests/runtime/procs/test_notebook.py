@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from penstock.core.events import read_events
+from runs import last_step
 
 jupyter_client = pytest.importorskip("jupyter_client.manager")
 pytest.importorskip("ipykernel")
@@ -18,15 +17,15 @@ pytestmark = pytest.mark.slow
 DEADLINE = 300.0
 
 RUN = """
-import penstock
+import marks, penstock
 from penstock.algos import GRPO
-from penstock.config.run import CheckpointSpec, ModelSpec, Online, RewardSpec, Run
+from penstock.config.run import CheckpointSpec, ModelSpec, Online, Run
 from penstock.core.types import Sampling
 
 stage = Online(
     name="grpo", model=ModelSpec(preset="1m", layers=1, vocabulary=300, context=32),
     data=penstock.rows([{"prompt": "ab", "answer": "b"}] * 2),
-    rewards=(RewardSpec(function="exact_match"),), algorithm=GRPO(),
+    rewards=(penstock.reward(marks.score),), algorithm=GRPO(),
     sampling=Sampling(max_new_tokens=4), samples=2, batch=2, steps=STEPS,
 )
 run = Run(name="run", stages=(stage,), device="cpu", runtime="procs", checkpoint=CheckpointSpec(every=1))
@@ -51,17 +50,14 @@ class Notebook:
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Notebook]:
+    """Next to a file with a reward of its user's own."""
+    (tmp_path / "marks.py").write_text("def score(sample, columns):\n    return float(sample.text == columns['answer'])\n")
     manager, client = jupyter_client.start_new_kernel(kernel_name="python3", startup_timeout=DEADLINE, cwd=str(tmp_path))
     try:
         yield Notebook(manager, client)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-
-
-def last_step(folder: Path) -> int:
-    events = list(read_events(folder / "events.jsonl")) if (folder / "events.jsonl").exists() else []
-    return max((event["step"] for event in events if event["kind"] == "metrics"), default=0)
 
 
 def test_a_cell_trains_in_processes_and_shows_it(notebook: Notebook, tmp_path: Path) -> None:

@@ -16,12 +16,10 @@ generator.switch = switch
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["letters", "encoder_decoder", "critic"])
-def test_weights_that_arrived_are_those_that_were_sent(start: Start, recipe: str) -> None:
-    run = start(recipe, "--steps", "9", "--max-lag", "1")
-    assert run.wait() == 0, run.everything()
+def test_weights_that_arrived_are_those_that_were_sent(start: Start) -> None:
+    run = start("encoder_decoder", "--steps", "9", "--max-lag", "1")
+    run.assert_ends()
     assert "weight checksum" not in run.text
-    run.assert_clean()
 
 
 @pytest.mark.slow
