@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import run_of
 
 pytest.importorskip("gymnasium")
 
@@ -51,8 +52,7 @@ def a_run(steps: int = 8, **fields: Any) -> Run:
         "epochs": 1,
         "evaluation": Episodes(episodes=4, longest=6),
     }
-    stage = League(name="league", steps=steps, **(usual | fields))
-    return Run(name="run", stages=(stage,), device="cpu", threads=1, checkpoint=CheckpointSpec(every=2))
+    return run_of(League(name="league", steps=steps, **(usual | fields)), checkpoint=CheckpointSpec(every=2))
 
 
 def saved(folder: Path) -> dict[str, dict[str, torch.Tensor]]:

@@ -51,10 +51,15 @@ def test_an_error_of_the_block_is_raised_as_it_is():
     assert other.ended == "cancelled"
 
 
-def test_an_error_of_another_ends_the_block():
+def test_an_error_of_another_ends_the_block_and_leaves_its_task_uncancelled():
     main, other = Role(), Role()
-    with pytest.raises(RewardError, match=r"^math timed out$"):
-        asyncio.run(together(main.run(), other.run(), fail(RewardError("math timed out"))))
+
+    async def failing():
+        with pytest.raises(RewardError, match=r"^math timed out$"):
+            await together(main.run(), other.run(), fail(RewardError("math timed out")))
+        return asyncio.current_task().cancelling()
+
+    assert asyncio.run(failing()) == 0
     assert (main.ended, other.ended) == ("cancelled", "cancelled")
 
 
@@ -74,15 +79,6 @@ def test_cancelling_the_whole_cancels_everyone():
 
     assert asyncio.run(cancelled())
     assert (main.ended, other.ended) == ("cancelled", "cancelled")
-
-
-def test_a_failure_that_was_raised_leaves_the_task_uncancelled():
-    async def main():
-        with pytest.raises(RewardError):
-            await together(Role().run(), fail(RewardError("math timed out")))
-        return asyncio.current_task().cancelling()
-
-    assert asyncio.run(main()) == 0
 
 
 def test_a_clean_up_has_ended_before_the_block_is_left():

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_runs import grpo, run_of, sft, told, values
 from transformers import AutoTokenizer
 
 import published
-from penstock.algos import GRPO, SFT, BradleyTerry
+from penstock.algos import BradleyTerry
 from penstock.config.parts import DataSpec, Drop, EvaluationSpec, ModelSpec, Truncate
-from penstock.config.run import Offline, Online, RewardSpec, Run
-from penstock.core.events import read_events
-from penstock.core.types import Sampling
 from penstock.models.files import load_text
 from penstock.runtime import launch
 
@@ -36,12 +34,8 @@ def rows_file(folder: Path, *more):
     return str(file)
 
 
-def events_of(folder, kind=None):
-    return [event for event in read_events(folder / "events.jsonl") if kind in (None, event.get("what"))]
-
-
 def metrics_of(folder, name):
-    return [event["values"][name] for event in read_events(folder / "events.jsonl") if name in event.get("values", {})]
+    return [value for _, value in values(folder, name)]
 
 
 @pytest.mark.parametrize("name", sorted(published.FAMILIES))
@@ -52,29 +46,14 @@ def test_a_family_is_tuned_scored_by_another_and_reinforced(name, folders, tmp_p
     short = DataSpec(
         source=data.source, prompt="{{ prompt * 99 if prompt == 'why' else prompt }}", chat=True, too_long=Drop(tokens=60)
     )
-    run = Run(
-        name="run",
-        stages=(
-            Offline(name="rm", model=ModelSpec(path=str(other)), data=data, algorithm=BradleyTerry(), batch=2, steps=1),
-            Offline(name="sft", model=ModelSpec(path=str(folders[name])), data=data, algorithm=SFT(), batch=2, steps=1),
-            Online(
-                name="grpo",
-                model=ModelSpec(path="@sft"),
-                data=short,
-                rewards=(RewardSpec(function="model:@rm"),),
-                algorithm=GRPO(),
-                sampling=Sampling(max_new_tokens=6),
-                samples=2,
-                batch=2,
-                steps=1,
-                evaluation=EvaluationSpec(data=DataSpec(source=data.source, chat=True, size=2)),
-            ),
-        ),
-        device="cpu",
-        threads=1,
+    held_out = EvaluationSpec(data=DataSpec(source=data.source, chat=True, size=2))
+    run = run_of(
+        sft(name="rm", model=ModelSpec(path=str(other)), data=data, algorithm=BradleyTerry(), steps=1),
+        sft(model=ModelSpec(path=str(folders[name])), data=data, steps=1),
+        grpo("model:@rm", tokens=6, model=ModelSpec(path="@sft"), data=short, evaluation=held_out),
     )
     launch(run, tmp_path / "run")
-    (event,) = [event for event in events_of(tmp_path / "run", "long rows") if event["stage"] == "sft"]
+    (event,) = told(tmp_path / "run", what="long rows", stage="sft")
     assert (event["dropped"], event["kept"], event["limit"]) == (1.0, len(ROWS), 100)
     assert metrics_of(tmp_path / "run", "data/dropped") == [1.0, 1.0, 1.0]
     text, known = load_text(str(tmp_path / "run" / "model")), load_text(str(folders[name]))
@@ -85,9 +64,7 @@ def test_a_family_is_tuned_scored_by_another_and_reinforced(name, folders, tmp_p
 
 def test_truncated_rows_are_trained_and_counted(folders, tmp_path):
     data = DataSpec(source=rows_file(tmp_path, LONG), chat=True, too_long=Truncate(tokens=60))
-    stage = Offline(
-        name="sft", model=ModelSpec(path=str(folders["llama-3"])), data=data, algorithm=SFT(), batch=len(ROWS) + 1, steps=1
-    )
-    launch(Run(name="run", stages=(stage,), device="cpu", threads=1), tmp_path / "run")
+    stage = sft(model=ModelSpec(path=str(folders["llama-3"])), data=data, batch=len(ROWS) + 1, steps=1)
+    launch(run_of(stage), tmp_path / "run")
     assert metrics_of(tmp_path / "run", "data/truncated") == [1.0]
     assert metrics_of(tmp_path / "run", "data/dropped") == [0.0]
