@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from live_examples import log_of, run_folder
 from penstock.core.errors import DataError
 from penstock.core.events import EventLog
 from penstock.data.blobs import BLOBS, Blobs
@@ -56,26 +57,21 @@ class Page(HTMLParser):
         self.text += data
 
 
-def run_folder(folder: Path, *stages: str, steps: int = 10) -> Path:
-    folder.mkdir(exist_ok=True)
-    spec = {"kind": "Run", "name": "tiny run", "stages": [{"kind": "Online", "name": name, "steps": steps} for name in stages]}
-    (folder / "run.json").write_text(json.dumps(spec))
-    return folder
+@pytest.fixture
+def log(tmp_path: Path) -> EventLog:
+    """The log of a run of one stage ``s`` that has just begun."""
+    return log_of(run_folder(tmp_path, "tiny run", "s"), "s")
 
 
-def log_of(folder: Path, stage: str) -> EventLog:
-    log = EventLog(folder / "events.jsonl")
-    log.stage = stage
-    return log
-
-
-def report(folder: Path) -> tuple[str, Page]:
-    text = write_report(folder).read_text(encoding="utf-8")
+def report(log: EventLog) -> tuple[str, Page]:
+    """The page of a log's run, as text and parsed."""
+    log.close()
+    text = write_report(log.path.parent).read_text(encoding="utf-8")
     return text, Page(text)
 
 
 def test_everything_of_a_run_is_on_the_page(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "warm start", "grpo")
+    folder = run_folder(tmp_path, "tiny run", "warm start", "grpo")
     for stage in ("warm start", "grpo"):
         log = log_of(folder, stage)
         log.lifecycle(0, "stage started", parameters=1_234_567)
@@ -84,35 +80,23 @@ def test_everything_of_a_run_is_on_the_page(tmp_path: Path) -> None:
         row = {"prompt": "2+2?", "text": "4", "reward": 1.1, "rewards": {"correct": 1.0, "format": 0.1}, "length": 7}
         log.samples(10, [row | {"finish": "stop", "kl": 0.5, "error": None}])
         log.lifecycle(10, "checkpoint", name=f"stage-{stage}")
-        log.close()
     (folder / "summary.json").write_text(json.dumps({"headline": "From 10% to 100%", "grpo": {"accuracy": 1.0}}))
-    text, page = report(folder)
-    words = (
-        "tiny run",
-        "warm start",
-        "grpo",
-        "From 10% to 100%",
-        "10 of 10",
-        "KL to reference",
-        "0.100 nats",
-        "10.0% → 100.0%",
-    )
-    for word in (*words, "2+2?", "correct", "format", "1,234,567", "stage-grpo", "finished", '"kind": "Run"'):
-        assert word in page.text, word
+    text, page = report(log)
+    words = [
+        "tiny run", "warm start", "grpo", "From 10% to 100%", "10 of 10", "KL to reference", "0.100 nats", "10.0% → 100.0%",
+        "2+2?", "correct", "format", "1,234,567", "stage-grpo", "finished", '"kind": "Run"',
+    ]  # fmt: skip
+    assert [word for word in words if word not in page.text] == []
     assert page.tags.count("svg") == 6
     assert text.count("data-step=") == 2
 
 
-def test_films_and_sounds_of_prompts_are_on_the_page_and_scripts_are_not(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "grpo")
-    store = Blobs(folder / BLOBS)
-    kinds = ("image/apng", "audio/wav", "image/svg+xml")
-    blobs = [store.add(f"a {kind}".encode(), kind) for kind in kinds]
-    log = log_of(folder, "grpo")
+def test_films_and_sounds_of_prompts_are_on_the_page_and_scripts_are_not(log: EventLog) -> None:
+    store = Blobs(log.path.parent / BLOBS)
+    blobs = [store.add(f"a {kind}".encode(), kind) for kind in ("image/apng", "audio/wav", "image/svg+xml")]
     named = [{"hash": blob.hash, "kind": blob.kind, "of": "prompt"} for blob in blobs]
     log.samples(1, [{"prompt": "?", "text": "!", "blobs": named}])
-    log.close()
-    text, page = report(folder)
+    text, page = report(log)
     sources = [value for tag, name, value in page.attributes if tag in ("img", "audio") and name == "src"]
     assert sources == [
         f"data:{kind};base64,{base64.b64encode(f'a {kind}'.encode()).decode()}" for kind in ("image/apng", "audio/wav")
@@ -123,14 +107,13 @@ def test_films_and_sounds_of_prompts_are_on_the_page_and_scripts_are_not(tmp_pat
 
 def test_samples_cannot_become_markup(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7919 * 7907 }}\" onload='x'"
-    folder = run_folder(tmp_path, evil)
+    folder = run_folder(tmp_path, "tiny run", evil)
     log = log_of(folder, evil)
     log.metrics(1, {evil: 1.0})
     log.samples(1, [{"prompt": evil, "text": evil, "rewards": {evil: 1.0, "b": 0.0}, "finish": evil, "error": evil}])
     log.lifecycle(1, evil, field=evil)
-    log.close()
     (folder / "summary.json").write_text(json.dumps({"headline": evil, evil: evil}))
-    text, page = report(folder)
+    text, page = report(log)
     assert text.count("<script>") == 1
     assert text.count("</script>") == 1
     assert "img" not in page.tags
@@ -139,44 +122,38 @@ def test_samples_cannot_become_markup(tmp_path: Path) -> None:
     assert not [name for _, name, _ in page.attributes if name.startswith("on")]
 
 
-def test_nothing_is_fetched_from_elsewhere(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "s")
-    log = log_of(folder, "s")
+def test_nothing_is_fetched_from_elsewhere(log: EventLog) -> None:
     log.metrics(1, {"loss": 1.0})
-    log.close()
-    text, page = report(folder)
+    text, page = report(log)
     assert not re.search(r"https?:|//[a-z]+\.|@import|url\(", text)
     assert all(value.startswith("#") for _, name, value in page.attributes if name in ("href", "src", "srcset", "action"))
 
 
-@pytest.mark.parametrize(
-    "log",
-    [
-        None,
-        "",
-        '{"kind": "metr',
-        '{"kind": "metrics", "time": 1.0, "stage": "s", "step": 1, "values": {"loss": 2.5}}\n{"kind": "metrics", "ti',
-        '[]\n3\nnull\n{"kind": "metrics"}\n{"kind": "samples", "stage": "s", "step": 1}\n{"kind": "lifecycle"}\n',
-        '{"kind": "metrics", "stage": "s", "step": 1, "values": null}\n'
-        '{"kind": "samples", "stage": "s", "step": 2, "rows": [1, {}]}',
-    ],
-)
-def test_an_empty_or_damaged_log_makes_a_page(tmp_path: Path, log: str | None) -> None:
-    folder = run_folder(tmp_path, "s")
-    if log is not None:
-        (folder / "events.jsonl").write_text(log)
-    _text, page = report(folder)
+LOGS = {
+    "missing": None,
+    "empty": "",
+    "begun": '{"kind": "metr',
+    "cut": '{"kind": "metrics", "time": 1.0, "stage": "s", "step": 1, "values": {"loss": 2.5}}\n{"kind": "metrics", "ti',
+    "bare": '[]\n3\nnull\n{"kind": "metrics"}\n{"kind": "samples", "stage": "s", "step": 1}\n{"kind": "lifecycle"}\n',
+    "null": '{"kind": "metrics", "stage": "s", "step": 1, "values": null}\n'
+    '{"kind": "samples", "stage": "s", "step": 2, "rows": [1, {}]}',
+}
+
+
+@pytest.mark.parametrize("damage", LOGS)
+def test_an_empty_or_damaged_log_makes_a_page(tmp_path: Path, damage: str) -> None:
+    folder, written = run_folder(tmp_path, "tiny run", "s"), LOGS[damage]
+    if written is not None:
+        (folder / "events.jsonl").write_text(written)
+    page = Page(write_report(folder).read_text(encoding="utf-8"))
     assert "not finished" in page.text
-    assert ("2.500" in page.text) == (log is not None and "2.5" in log)
+    assert ("2.500" in page.text) == (damage == "cut")
 
 
-def test_values_that_are_not_finite_are_counted_and_marked(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "s")
-    log = log_of(folder, "s")
+def test_values_that_are_not_finite_are_counted_and_marked(log: EventLog) -> None:
     for step in range(1, 6):
         log.metrics(step, {"loss": math.nan if step in (2, 4) else 1.0, "kl/reference": math.inf})
-    log.close()
-    text, page = report(folder)
+    text, page = report(log)
     assert "2 not finite" in page.text
     assert "5 not finite" in page.text
     assert text.count('class="bad"') == 7
@@ -184,30 +161,24 @@ def test_values_that_are_not_finite_are_counted_and_marked(tmp_path: Path) -> No
 
 
 def test_a_stage_of_one_step(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "s", steps=1)
-    log = log_of(folder, "s")
+    log = log_of(run_folder(tmp_path, "tiny run", "s", steps=1), "s")
     log.metrics(1, {"loss": 0.0})
-    log.close()
-    _text, page = report(folder)
+    _text, page = report(log)
     assert page.tags.count("circle") == 2  # the point and the tooltip's cursor
     assert "NaN" not in page.text
 
 
-def test_steps_that_were_run_twice_count_once(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "s")
-    log = log_of(folder, "s")
+def test_steps_that_were_run_twice_count_once(log: EventLog) -> None:
     for step, loss in ((1, 9.0), (2, 8.0), (2, 4.0)):
         log.metrics(step, {"loss": loss})
-    log.close()
-    _text, page = report(folder)
+    _text, page = report(log)
     assert "4 to 9" in page.text
 
 
-def test_text_that_no_file_can_hold(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "s")
+def test_text_that_no_file_can_hold(log: EventLog) -> None:
     event = {"kind": "samples", "time": 0, "stage": "s", "step": 1, "rows": [{"text": "\ud800\0" + "x" * 9000}]}
-    (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
-    _text, page = report(folder)
+    log.path.write_text(json.dumps(event) + "\n")
+    _text, page = report(log)
     assert "(5,002 more characters)" in page.text
 
 
@@ -220,17 +191,15 @@ def test_what_is_not_a_run_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_long_run_is_quick_and_small(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "s", steps=10_000)
-    with open(folder / "events.jsonl", "w") as log:
-        for step in range(1, 10_001):
-            values = {f"metric/{i}": math.sin(step / 50) + i for i in range(30)}
-            log.write(json.dumps({"kind": "metrics", "time": step, "stage": "s", "step": step, "values": values}) + "\n")
-            log.write(json.dumps({"kind": "samples", "time": step, "stage": "s", "step": step, "rows": [{"text": "x"}]}) + "\n")
+    log = log_of(run_folder(tmp_path, "tiny run", "s", steps=3000), "s")
+    for step in range(1, 3001):
+        log.metrics(step, {f"metric/{i}": math.sin(step / 50) + i for i in range(10)})
+        log.samples(step, [{"text": "x"}])
     started = time.process_time()
-    path = write_report(folder)
-    assert time.process_time() - started < 20
-    assert path.stat().st_size < 3_000_000
-    assert "60 of the 10000 logged steps are shown" in path.read_text(encoding="utf-8")
+    path = write_report(log.path.parent)
+    assert time.process_time() - started < 2
+    assert path.stat().st_size < 300_000
+    assert "60 of the 3000 logged steps are shown" in path.read_text(encoding="utf-8")
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

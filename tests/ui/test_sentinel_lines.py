@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from penstock.core.events import EventLog, read_events
+from live_examples import log_of, run_folder
+from penstock.core.events import read_events
 from penstock.core.sentinels import Alarm
 from penstock.observe.alarms import Tripped, tripped, verdict
 from penstock.ui.progress import Progress
@@ -63,15 +63,12 @@ def test_the_screen_says_an_alarm_on_one_line_and_leaves_a_fatal_message_to_the_
 
 
 def test_the_report_lists_what_tripped_and_escapes_it(tmp_path: Path) -> None:
-    run = {"name": "watched", "sentinels": "on", "stages": [{"name": "grpo", "kind": "Online", "steps": 9}]}
-    (tmp_path / "run.json").write_text(json.dumps(run), encoding="utf-8")
-    log = EventLog(tmp_path / "events.jsonl")
-    log.stage = "grpo"
+    log = log_of(run_folder(tmp_path, "watched", "grpo"), "grpo")
     log.metrics(1, {"mismatch/mean": 1e-6})
     log.sentinel(Alarm("constant reward", "warning", 5, "<b>always</b> 1", 0.0, 0.0))
     log.sentinel(Alarm("log-prob gap", "fatal", 9, "they differ", float("nan"), 0.05))
     log.close()
-    page = write_report(tmp_path).read_text(encoding="utf-8")
+    page = write_report(log.path.parent).read_text(encoding="utf-8")
     assert "2 tripped, 1 fatal" in page
     assert "&lt;b&gt;always&lt;/b&gt; 1" in page
     assert "<b>always" not in page
@@ -80,14 +77,12 @@ def test_the_report_lists_what_tripped_and_escapes_it(tmp_path: Path) -> None:
 
 
 def test_a_quiet_run_says_so(tmp_path: Path) -> None:
-    run = {"name": "quiet", "sentinels": "on", "stages": [{"name": "grpo", "kind": "Online", "steps": 9}]}
-    (tmp_path / "run.json").write_text(json.dumps(run), encoding="utf-8")
-    assert "<dt>sentinels</dt><dd>all quiet</dd>" in write_report(tmp_path).read_text(encoding="utf-8")
+    page = write_report(run_folder(tmp_path, "quiet", "grpo")).read_text(encoding="utf-8")
+    assert "<dt>sentinels</dt><dd>all quiet</dd>" in page
 
 
 def test_a_resume_drops_warnings_that_will_come_again_and_keeps_what_stopped_the_run(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events.jsonl")
-    log.stage = "grpo"
+    log = log_of(tmp_path, "grpo")
     for step, severity in ((3, "warning"), (7, "warning"), (8, "fatal")):
         log.sentinel(Alarm("gap", severity, step, "", 0.0, 0.0))  # type: ignore[arg-type]
     log.truncate_after("grpo", 4)

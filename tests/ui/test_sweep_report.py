@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from live_examples import log_of
 from penstock.core.errors import DataError
-from penstock.core.events import EventLog
 from penstock.ui.sweep_report import best_line, ranked, write_sweep_report
 
 RATE = {"name": "grpo.learner.learning_rate", "low": 1e-5, "high": 1e-2, "whole": False, "choices": [], "log": True}
@@ -30,8 +30,7 @@ def sweep(folder: Path, *trials: dict[str, Any], direction: str = "maximize", **
     (folder / "results.json").write_text(json.dumps(found))
     for one in trials:
         for run in one["runs"] if one["objective"] is not None else ():
-            log = EventLog(folder / run / "events.jsonl")
-            log.stage = "grpo"
+            log = log_of(folder / run, "grpo")
             for step in range(0, 5, 2):
                 log.metrics(step, {"evaluation/reward": one["objective"] * step / 4})
             log.close()

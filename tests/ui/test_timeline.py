@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from live_examples import run_folder
 from penstock.core.spans import Span
 from penstock.observe.lanes import Lane
 from penstock.observe.timeline import account, percentile, trace_events, waiting_share, write_trace
@@ -225,22 +226,18 @@ def test_the_axis_has_round_times_in_a_unit_that_suits(span, unit):
 
 
 def test_the_report_shows_the_lanes_and_stays_small(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"kind": "Run", "name": "r", "stages": []}))
-    (tmp_path / "spans").mkdir()
-    with open(tmp_path / "spans" / "learner.jsonl", "w") as file:
-        file.write('{"opened": 100.0}\n{"name": "<b>", "start": 1.0, "end": 2.0}\n{"name": "train", "star')
-        file.write("\n")
-        for i in range(20_000):
+    folder = run_folder(tmp_path, "r")
+    (folder / "spans").mkdir()
+    with open(folder / "spans" / "learner.jsonl", "w") as file:
+        file.write('{"opened": 100.0}\n{"name": "<b>", "start": 1.0, "end": 2.0}\n{"name": "train", "star\n')
+        for i in range(8000):
             for name, at in (("wait", 0.0), ("train", 0.5)):
                 file.write(json.dumps({"name": name, "start": 100 + i + at, "end": 100.5 + i + at}) + "\n")
-    text = write_report(tmp_path).read_text()
-    assert "the whole run" in text
-    assert 'class="kind train"' in text
-    assert "the learner waits" in text
+    text = write_report(folder).read_text()
+    assert all(part in text for part in ("the whole run", 'class="kind train"', "the learner waits"))
     assert "<b>" not in text.split("<body>")[1].split("<h2>Events")[0].replace("<b>{{", "")
     assert len(text) < 200_000
 
 
 def test_a_report_of_a_run_without_spans_has_no_lanes(tmp_path):
-    (tmp_path / "run.json").write_text(json.dumps({"kind": "Run", "name": "r", "stages": []}))
-    assert "the whole run" not in write_report(tmp_path).read_text()
+    assert "the whole run" not in write_report(run_folder(tmp_path, "r")).read_text()

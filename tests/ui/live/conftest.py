@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from live_examples import small_run
 from penstock.ui.live.app import Access, app_of
 
 TOKEN = "token-of-the-tests"
@@ -32,3 +34,15 @@ def asked(tmp_path: Path) -> Callable[..., httpx.Response]:
         return asyncio.run(over())
 
     return ask
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run ``small``, for tests that only read it."""
+    return small_run(tmp_path_factory.mktemp("runs")).parent
+
+
+@pytest.fixture
+def told(asked: Callable[..., httpx.Response], small: Path) -> Callable[..., httpx.Response]:
+    """As ``asked``, over the folder that tests share."""
+    return partial(asked, root=small)

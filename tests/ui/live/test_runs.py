@@ -69,52 +69,46 @@ def test_a_folder_of_any_name_gets_an_address_of_plain_characters(tmp_path: Path
     assert (run.name, run.id.isalnum()) == (name, True)
 
 
-def test_a_line_tells_stage_step_numbers_and_alarms(tmp_path: Path) -> None:
-    small_run(tmp_path)
-    (line,) = Runs(tmp_path).listing()
+def test_a_line_tells_stage_step_numbers_and_alarms(small: Path) -> None:
+    (line,) = Runs(small).listing()
     told = [line[name] for name in ("stage", "place", "stages", "step", "steps", "alarms")]
     assert told == ["grpo", 2, 2, 10, 10, 1]
     assert {"label": "reward", "value": "1"} in line["values"]
 
 
-def test_a_line_costs_the_end_of_a_long_log_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = small_run(tmp_path)
+def test_a_line_costs_the_end_of_a_long_log_only(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "END", 2000)
     parsed: list[int] = []
     monkeypatch.setattr(runs_module, "parsed", lambda line: (parsed.append(len(line)), json.loads(line or b"{}"))[1])
-    runs = Runs(tmp_path)
+    runs = Runs(small)
     runs.listing()
     first = sum(parsed)
     runs.listing()
-    assert (folder / "events.jsonl").stat().st_size > 4000
-    assert first < 2000 + (folder / "run.json").stat().st_size + 1
+    assert (small / "small" / "events.jsonl").stat().st_size > 4000
+    assert first < 2000 + (small / "small" / "run.json").stat().st_size + 1
     assert sum(parsed) == first
 
 
-@pytest.mark.parametrize(
-    ("change", "state"),
-    [("nothing", "running"), ("old", "silent"), ("summary", "finished"), ("fatal", "stopped"), ("empty", "silent")],
-)
-def test_the_state_of_a_run(tmp_path: Path, change: str, state: str) -> None:
+STATES = {
+    "nothing": "running", "old": "silent", "summary": "finished", "fatal": "stopped", "empty": "silent", "resumed": "running",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", STATES)
+def test_the_state_of_a_run(tmp_path: Path, change: str) -> None:
     folder = run_folder(tmp_path, "run", "grpo")
     log = log_of(folder, "grpo")
     if change != "empty":
         log.metrics(1, {"loss": 1.0})
-    if change == "fatal":
+    if change in ("fatal", "resumed"):
         log.sentinel(Alarm("non-finite", "fatal", 1, "loss is NaN", 0.0, 0.0))
+    if change == "resumed":
+        log.metrics(2, {"loss": 1.0})
     if change == "summary":
         (folder / "summary.json").write_text('{"headline": "done in 3 s", "stages": {}}')
     later = 3600 if change == "old" else 1
     runs = Runs(tmp_path, now=lambda: os.stat(log.path).st_mtime + later)
-    assert runs.listing()[0]["state"] == state
-
-
-def test_a_run_that_was_resumed_after_a_fatal_sentinel_is_running(tmp_path: Path) -> None:
-    folder = run_folder(tmp_path, "run", "grpo")
-    log = log_of(folder, "grpo")
-    log.sentinel(Alarm("non-finite", "fatal", 1, "loss is NaN", 0.0, 0.0))
-    log.metrics(2, {"loss": 1.0})
-    assert Runs(tmp_path).listing()[0]["state"] == "running"
+    assert runs.listing()[0]["state"] == STATES[change]
 
 
 def test_numbers_before_very_long_samples_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,20 +142,15 @@ def test_a_damaged_spec_still_lists(tmp_path: Path, damage: str) -> None:
     assert [line["name"] for line in Runs(tmp_path).listing()] == ["small"]
 
 
-def test_large_indexes_that_were_not_used_for_longest_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Runs(tmp_path)
-    for name in ("a", "b"):
+@pytest.mark.parametrize(("limit", "value", "kept"), [("INDEXED_BYTES", 1, {"a"}), ("INDEXED", 2, {"a", "c"})])
+def test_indexes_that_were_not_used_for_longest_are_forgotten_once_there_is_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, kept: set[str]
+) -> None:
+    for name in "abc":
         small_run(tmp_path, name)
+    runs = Runs(tmp_path)
+    for name in "abc":
         runs.index(runs.find(name))
-    monkeypatch.setattr(runs_module, "INDEXED_BYTES", 1)
+    monkeypatch.setattr(runs_module, limit, value)
     runs.index(runs.find("a"))
-    assert [run.name for run in runs.scan() if run.index is not None] == ["a"]
-
-
-def test_only_so_many_runs_stay_indexed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs_module, "INDEXED", 2)
-    runs = Runs(tmp_path)
-    for name in ("a", "b", "c"):
-        small_run(tmp_path, name)
-        runs.index(runs.find(name))
-    assert {run.name for run in runs.scan() if run.index is not None} == {"b", "c"}
+    assert {run.name for run in runs.scan() if run.index is not None} == kept
