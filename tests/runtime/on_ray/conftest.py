@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "procs"))
 
-import runs_on_ray
-from runs_on_ray import Nodes, RunOnRay
+from runs_on_ray import Nodes, RunOnRay, Start
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,7 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., RunOnRay]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """``start("letters", "--steps", "8", address=…)``: begin a run; without a recipe, go on with it."""
     begun: list[RunOnRay] = []
 
@@ -48,15 +47,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., RunOnRay]]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
-    """The folder of ten steps of letters in one process, made once. How long a reward takes does not change them."""
-    made: list[Path] = []
-
-    def folder() -> Path:
-        if not made:
-            run = runs_on_ray.RunOnRay(tmp_path_factory.mktemp("undisturbed"), "letters", "--steps", "10", runtime="local")
-            assert run.wait() == 0, run.everything()
-            made.append(run.run)
-        return made[0]
-
-    return folder
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten steps of letters in one process. How long a reward takes does not change them."""
+    run = RunOnRay(tmp_path_factory.mktemp("undisturbed"), "letters", "--steps", "10", runtime="local")
+    run.assert_ends()
+    return run.run

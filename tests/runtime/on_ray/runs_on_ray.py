@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runs import RECIPES, events, whole_lines
+from runs import BATCH, RECIPES, Started, weights, whole_lines
 
 STORE = 80 << 20
 
@@ -59,24 +57,15 @@ class Nodes:
         self.cluster.shutdown()
 
 
-class RunOnRay:
+class RunOnRay(Started):
     """A run on its way, in ``folder``/runs/run. ``address`` is that of the cluster; empty: one of its own."""
 
-    def __init__(self, folder: Path, recipe: str, *words: str, address: str = "", runtime: str = "ray") -> None:
-        self.folder, self.run, self.out = folder, folder / "runs" / "run", folder / f"out-{time.monotonic_ns()}.txt"
-        source = recipe if recipe == "quickstart" else f"{RECIPES}:{recipe}"
-        named = [source, "--name", "run", "--runtime", runtime, *words] if recipe else ["--resume", "runs/run"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "RAY_ADDRESS": address}
-        with open(self.out, "ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.cli.main", "train", *named],
-                cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
-        self._seen: set[int] = set()
+    pause = 0.05
 
-    @property
-    def text(self) -> str:
-        return self.out.read_text(encoding="utf-8")
+    def __init__(self, folder: Path, recipe: str, *words: str, address: str = "", runtime: str = "ray") -> None:
+        named = [f"{RECIPES}:{recipe}", "--name", "run", "--runtime", runtime, *words] if recipe else ["--resume", "runs/run"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200", "RAY_ADDRESS": address}
+        self.begin(folder, [sys.executable, "-m", "penstock.cli.main", "train", *named], environment)
 
     @property
     def roles(self) -> dict[str, int]:
@@ -87,41 +76,22 @@ class RunOnRay:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
                 if b"penstock.runtime.role" in words and os.readlink(f"/proc/{pid}/cwd") == str(self.folder):
                     found[words[-1].decode()] = pid
-        self._seen |= set(found.values())
         return found
 
-    @property
-    def step(self) -> int:
-        return max((event["step"] for event in events(self.run) if event["kind"] == "metrics"), default=0)
-
-    def notes(self, what: str) -> list[dict[str, Any]]:
-        return [event for event in events(self.run) if event.get("what") == what]
-
-    def everything(self) -> str:
-        """For the message of a failed test."""
-        logs = [f"{file.name}: {file.read_text()[-1500:]}" for file in sorted((self.run / "logs").glob("*"))]
-        told = [str(event) for event in events(self.run) if event["kind"] != "metrics"]
-        return "\n".join([f"exit code {self.process.poll()}", self.text[-3000:], *logs, *told[-15:], str(self.roles)])
-
-    def until(self, ready: Callable[[], Any], seconds: float = 240.0, what: str = "") -> None:
-        """Wait for something, as long as the run goes."""
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert self.process.poll() is None, f"the run ended before {what}: {self.everything()}"
-            assert time.monotonic() < deadline, f"no {what} in {seconds} s: {self.everything()}"
-            time.sleep(0.05)
-
-    def until_step(self, step: int) -> None:
-        self.until(lambda: self.step >= step, what=f"step {step}")
-
     def wait(self, seconds: float = 240.0) -> int:
-        """The exit code, once the run has ended by itself."""
-        try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the run did not end in {seconds} s: {self.everything()}") from None
+        code = super().wait(seconds)
         assert "Traceback" not in self.text, self.everything()
         return code
+
+    def assert_ends(self, whole: Path | None = None, steps: int = 0) -> None:
+        self.go()
+        assert self.wait() == 0, self.everything()
+        if steps:
+            batches = self.batches()
+            assert len(batches) == steps
+            assert sorted(ordinal for batch in batches for ordinal in batch) == list(range(steps * BATCH))
+        assert whole is None or weights(self.run) == weights(whole)
+        assert self.roles == {}
 
     def batches(self) -> list[list[int]]:
         """The ordinals of each batch that the learner trained, in order; of one that it trained again, the last time."""
@@ -138,13 +108,15 @@ class RunOnRay:
         return sorted(tape for tape in tapes if any(line[1] == did for line in whole_lines(tape)))
 
     def kill_everyone(self) -> None:
-        """The end of a test, however it ended."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        super().kill_everyone()
         self.process.wait(10)
         for pid in self.roles.values():
             with suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
+
+
+Start = Callable[..., RunOnRay]
+"""What the fixture ``start`` gives."""
 
 
 def pids() -> list[int]:

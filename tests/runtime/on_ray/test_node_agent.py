@@ -41,15 +41,20 @@ def role(folder: Path, name: str = "learner", code: str = ECHO, log: Path | None
     return Role(name, bootstrap, (sys.executable, "-c", code), log)
 
 
-def test_what_a_role_prints_and_how_it_ends_reach_the_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = "import sys; input(); print('out'); print('err', file=sys.stderr); sys.exit(7)"
+def code_of(one: Role) -> int:
+    """The exit code of a role that is started and ends by itself."""
 
     async def main() -> int:
-        child = RayChild(role(tmp_path, code=code), Here())
+        child = RayChild(one, Here())
         await child.start()
         return await child.wait()
 
-    assert asyncio.run(main()) == 7
+    return asyncio.run(main())
+
+
+def test_what_a_role_prints_and_how_it_ends_reach_the_driver(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; input(); print('out'); print('err', file=sys.stderr); sys.exit(7)"
+    assert code_of(role(tmp_path, code=code)) == 7
     said = capsys.readouterr()
     assert (said.out, said.err) == ("out\n", "err\n")
 
@@ -57,13 +62,7 @@ def test_what_a_role_prints_and_how_it_ends_reach_the_driver(tmp_path: Path, cap
 def test_what_a_role_had_started_ends_with_it(tmp_path: Path) -> None:
     code = "import subprocess, sys; input(); print(subprocess.Popen(['sleep', '1000']).pid, flush=True)"
     log = tmp_path / "log"
-
-    async def main() -> None:
-        child = RayChild(role(tmp_path, code=code, log=log), Here())
-        await child.start()
-        assert await child.wait() == 0
-
-    asyncio.run(main())
+    assert code_of(role(tmp_path, code=code, log=log)) == 0
     left = int(log.read_text())
     until = time.monotonic() + 10
     while parent(left) and time.monotonic() < until:
@@ -72,11 +71,8 @@ def test_what_a_role_had_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_node_that_does_not_see_the_runs_folder_is_told_of(tmp_path: Path) -> None:
-    async def main() -> None:
-        await RayChild(role(tmp_path / "elsewhere", name="reward-0"), Here()).start()
-
     with pytest.raises(RoleError, match=r"reward-0: node .* does not see .*elsewhere; start in a folder that all nodes share"):
-        asyncio.run(main())
+        code_of(role(tmp_path / "elsewhere", name="reward-0"))
 
 
 def test_a_role_that_is_ended_after_the_driver_left_joins_no_cluster_again(
@@ -122,11 +118,7 @@ def test_no_room_is_one_line_after_the_deadline(monkeypatch: pytest.MonkeyPatch,
     notes: list[str] = []
     cluster = Cluster(Bundles("PACK", (Bundle({"learner": Resources(cpus=64)}),)))
     cluster._note = lambda what, **fields: notes.append(what)
-
-    async def main() -> None:
-        await cluster._room(asyncio.Event().wait(), "learner, which takes CPU 64")
-
     with pytest.raises(SpecError, match=r"no room in 0 s for learner, which takes CPU 64; it has CPU 2$"):
-        asyncio.run(main())
+        asyncio.run(cluster._room(asyncio.Event().wait(), "learner, which takes CPU 64"))
     assert notes == ["waiting for room in the cluster"]
     assert "waiting for room in the cluster for learner" in capsys.readouterr().err

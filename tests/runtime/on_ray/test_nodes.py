@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,15 @@ import pytest
 
 pytest.importorskip("ray.cluster_utils")
 
-from runs import BATCH, weights
-from runs_on_ray import Nodes, RunOnRay, command_lines, own_cluster, parent, with_word
+from runs_on_ray import Nodes, Start, command_lines, own_cluster, parent, with_word
 
 pytestmark = pytest.mark.slow
 
-Start = Callable[..., RunOnRay]
 PARTS = ("noticing", "placing", "starting", "loading")
 APART = """
 [generator]
 custom = {gen = 1}
 """
-
-
-def assert_each_trained_once(run: RunOnRay, steps: int) -> None:
-    batches = run.batches()
-    assert len(batches) == steps
-    assert sorted(ordinal for batch in batches for ordinal in batch) == list(range(steps * BATCH))
 
 
 def left_in(nodes: Nodes) -> tuple[list[Any], list[Any]]:
@@ -51,17 +42,13 @@ def left_in(nodes: Nodes) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize("channel", ["disk", "process group"])
 def test_three_nodes_end_at_the_weights_of_one_process(
-    channel: str, three_nodes: Nodes, start: Start, undisturbed: Callable[[], Path]
+    channel: str, three_nodes: Nodes, start: Start, undisturbed: Path
 ) -> None:
     words = ("letters", "--steps", "10", "--hold", "8")
     run = start(*words, "--roles.channel", channel, address=three_nodes.address)
     run.until(lambda: len(run.roles) == 3 and run.step >= 1, what="three roles")
     assert len({id(three_nodes.of(pid)) for pid in run.roles.values()}) == 3
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
-    assert_each_trained_once(run, 10)
-    assert weights(run.run) == weights(undisturbed())
-    assert run.roles == {}
+    run.assert_ends(undisturbed, 10)
     assert left_in(three_nodes) == ([], [])
 
 
@@ -95,15 +82,14 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(
     (back,) = run.notes("role back")
     print("  of the time without it: " + ", ".join(f"{what} {back[what]} s" for what in PARTS))
     (tmp_path / "go").write_text("")
-    assert run.wait() == 0, run.everything()
+    run.assert_ends(steps=24)
     assert [note["role"] for note in run.notes("role restarted")] == ["generator-0"]
     assert len(run.takes("generator-0", "begin")) == 2, "the successor drew nothing"
-    assert_each_trained_once(run, 24)
     assert left_in(nodes) == ([], [])
 
 
 def test_the_only_generator_loses_its_node_and_the_weights_are_those_of_one_process(
-    nodes: Nodes, start: Start, undisturbed: Callable[[], Path], tmp_path: Path
+    nodes: Nodes, start: Start, undisturbed: Path, tmp_path: Path
 ) -> None:
     nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
@@ -113,17 +99,15 @@ def test_the_only_generator_loses_its_node_and_the_weights_are_those_of_one_proc
     nodes.kill(nodes.of(run.roles["generator-0"]))
     killed = time.monotonic()
     nodes.add(gen=1)
-    (tmp_path / "go").touch()
+    run.go()
     run.until_step(7)
     print(f"\ntwo more steps {time.monotonic() - killed:.1f} s after the kill of the only generator's node, replaced at once")
-    assert run.wait() == 0, run.everything()
-    assert_each_trained_once(run, 10)
-    assert weights(run.run) == weights(undisturbed())
+    run.assert_ends(undisturbed, 10)
 
 
 @pytest.mark.parametrize("whom", ["the learner", "its actor"])
 def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
-    whom: str, three_nodes: Nodes, start: Start, undisturbed: Callable[[], Path]
+    whom: str, three_nodes: Nodes, start: Start, undisturbed: Path
 ) -> None:
     words = ("letters", "--steps", "10", "--hold", "30")
     run = start(*words, "--roles.channel", "disk", address=three_nodes.address)
@@ -132,10 +116,7 @@ def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
     os.kill(learner if whom == "the learner" else parent(learner), signal.SIGKILL)
     run.until(lambda: run.roles.get("learner", learner) != learner, what="a new learner")
     assert parent(learner) == 0, "the old learner outlived its actor"
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
-    assert_each_trained_once(run, 10)
-    assert weights(run.run) == weights(undisturbed())
+    run.assert_ends(undisturbed, 10)
 
 
 def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, start: Start, tmp_path: Path) -> None:
@@ -171,14 +152,11 @@ def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start
         assert done.returncode != 0
         assert "code was run" not in done.stdout
         assert "Auth" in done.stderr
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
+    run.assert_ends()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
-    number: int, start: Start, undisturbed: Callable[[], Path]
-) -> None:
+def test_when_the_driver_is_stopped_or_killed_nothing_is_left(number: int, start: Start, undisturbed: Path) -> None:
     words = ("letters", "--steps", "10", "--delay", "0.05")
     run = start(*words)
     run.until_step(3)
@@ -192,6 +170,4 @@ def test_when_the_driver_is_stopped_or_killed_nothing_is_left(
         time.sleep(0.1)
     assert run.roles == {}
     assert with_word(cluster) == []
-    resumed = start()
-    assert resumed.wait() == 0, resumed.everything()
-    assert weights(resumed.run) == weights(undisturbed())
+    start().assert_ends(undisturbed)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("ray.cluster_utils")
 
-from runs import weights
-from runs_on_ray import Nodes, RunOnRay, pids
+from runs_on_ray import Nodes, RunOnRay, Start, pids
 
 pytestmark = pytest.mark.slow
 
-Start = Callable[..., RunOnRay]
 PLACED = """
 [rank]
 cpus = 0
@@ -29,7 +27,7 @@ RANKS = ("--grpo.learner.strategy", "FSDP2", "--grpo.learner.strategy.ranks", "2
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten steps of letters in one process with its two ranks beside it."""
     run = RunOnRay(tmp_path_factory.mktemp("together"), "letters", "--steps", "10", *RANKS, runtime="local")
-    assert run.wait() == 0, run.everything()
+    run.assert_ends()
     return run.run
 
 
@@ -41,75 +39,56 @@ def nodes() -> Iterator[Nodes]:
     made.close()
 
 
-def begun(start: Start, nodes: Nodes, folder: Path, hold: int) -> RunOnRay:
-    """A run whose second rank is on a node of its own."""
+def begun(start: Start, nodes: Nodes, folder: Path, hold: int, until: int) -> RunOnRay:
+    """A run whose second rank is on a node of its own, after some steps."""
     nodes.add(cores=0, rank=1)
     (folder / "place.toml").write_text(PLACED)
     words = ("letters", "--steps", "10", "--hold", str(hold), *RANKS, "--roles.channel", "disk", "--placement", "place.toml")
-    return start(*words, address=nodes.address)
+    run = start(*words, address=nodes.address)
+    run.until_step(until)
+    return run
 
 
 def test_a_rank_on_another_node_gives_the_weights_of_ranks_on_one_machine(
     nodes: Nodes, start: Start, together: Path, tmp_path: Path
 ) -> None:
-    run = begun(start, nodes, tmp_path, hold=8)
-    run.until(lambda: run.step >= 1, what="step 1")
+    run = begun(start, nodes, tmp_path, hold=8, until=1)
     learner, rank = run.roles["learner"], run.roles["rank-1"]
     assert nodes.of(rank) is not nodes.of(learner)
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
-    assert weights(run.run) == weights(together)
-    assert run.roles == {}
+    run.assert_ends(together)
 
 
 def test_a_rank_whose_node_dies_has_a_successor_and_the_learner_goes_on(
     nodes: Nodes, start: Start, together: Path, tmp_path: Path
 ) -> None:
-    run = begun(start, nodes, tmp_path, hold=24)
-    run.until(lambda: run.step >= 5, what="step 5")
-    rank, learner = run.roles["rank-1"], run.roles["learner"]
-    nodes.kill(nodes.of(rank))
+    run = begun(start, nodes, tmp_path, hold=24, until=5)
+    nodes.kill(nodes.of(run.roles["rank-1"]))
     nodes.add(cores=0, rank=1)
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
-    assert weights(run.run) == weights(together)
-    assert run.roles == {}
+    run.assert_ends(together)
     assert os.path.exists(run.run / "logs" / "rank-1.log")
-    assert learner not in run.roles.values()
     assert "rank 1 of 2 is gone" in run.text
 
 
 def test_a_learner_that_is_killed_gets_its_rank_again(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
-    run = begun(start, nodes, tmp_path, hold=24)
-    run.until(lambda: run.step >= 5, what="step 5")
-    learner, rank = run.roles["learner"], run.roles["rank-1"]
+    run = begun(start, nodes, tmp_path, hold=24, until=5)
+    learner = run.roles["learner"]
     os.kill(learner, signal.SIGKILL)
     run.until(lambda: run.roles.get("learner", learner) != learner, what="a new learner")
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
-    assert weights(run.run) == weights(together)
-    assert rank not in run.roles.values()
+    run.assert_ends(together)
 
 
 def test_an_interrupt_leaves_no_rank_behind(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
-    run = begun(start, nodes, tmp_path, hold=24)
-    run.until(lambda: run.step >= 3, what="step 3")
+    run = begun(start, nodes, tmp_path, hold=24, until=3)
     os.killpg(run.process.pid, signal.SIGINT)
     assert run.wait() == 130, run.everything()
     assert run.roles == {}
-    (run.folder / "go").touch()
-    resumed = start(address=nodes.address)
-    assert resumed.wait() == 0, resumed.everything()
-    assert weights(resumed.run) == weights(together)
+    start(address=nodes.address).assert_ends(together)
 
 
 def test_a_rank_that_stands_still_with_its_node_is_replaced(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
-    run = begun(start, nodes, tmp_path, hold=24)
-    run.until(lambda: run.step >= 5, what="step 5")
+    run = begun(start, nodes, tmp_path, hold=24, until=5)
     rank, learner = run.roles["rank-1"], run.roles["learner"]
     os.killpg(rank, signal.SIGSTOP)
-    (run.folder / "go").touch()
-    assert run.wait() == 0, run.everything()
-    assert weights(run.run) == weights(together)
+    run.assert_ends(together)
     assert not {rank, learner} & set(pids()), "what stood still is gone"
     assert [note["seconds"] for note in run.notes("role silent")] == [60.0]
