@@ -12,13 +12,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from followed import LETTERS, Followed
 
 pytest.importorskip("ray")
 
@@ -29,7 +29,6 @@ from penstock.deploy.options import Options
 
 pytestmark = pytest.mark.slow
 
-RECIPE = f"{Path(__file__).resolve().parents[1] / 'runtime' / 'procs' / 'procs_recipes.py'}:letters"
 OPTIONS = Options(image="penstock:test", claim="runs", secret="penstock", cpus=2)
 TOKEN = "0123456789abcdef" * 4
 STEPS = 12
@@ -41,19 +40,15 @@ def free_port() -> int:
         return int(held.getsockname()[1])
 
 
-class Pods:
+class Pods(Followed):
     """The pods of a manifest as processes of this machine."""
 
     def __init__(self, target: Any, folder: Path, steps: int = STEPS) -> None:
-        self.name, self.home, self.port, self.started = (
-            f"run-{free_port()}",
-            folder / "volume",
-            free_port(),
-            list[subprocess.Popen](),
-        )
+        self.name, self.port, self.started = f"run-{free_port()}", free_port(), list[subprocess.Popen]()
+        self.home, self.logs, self.run = folder / "volume", folder, folder / "volume" / "runs" / self.name
         self.home.mkdir()
         words = ["--name", self.name, "--runtime", "ray", "--roles.channel", "disk", "--steps", str(steps), "--delay", "0.1"]
-        run = build(RECIPE, [*words, "--checkpoint.every", "100"])
+        run = build(LETTERS, [*words, "--checkpoint.every", "100"])
         self.objects = {one["kind"]: one for one in self._moved(objects(run, target, OPTIONS), folder)}
         spec = self.objects["ConfigMap"]["data"]["run.json"].replace(":9464", f":{free_port()}").replace("0.0.0.0", "127.0.0.1")
         (folder / "run.json").write_text(spec)
@@ -67,12 +62,8 @@ class Pods:
 
     def environment(self, template: dict[str, Any], **more: str) -> dict[str, str]:
         """A container's variables, as a kubelet makes them."""
-        found = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "OMP_NUM_THREADS": "1",
-            "COLUMNS": "200",
-            **more,
-        }
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        found = {"PATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **more}
         for one in template["spec"]["containers"][0]["env"]:
             source = one.get("valueFrom", {})
             value = TOKEN if "secretKeyRef" in source else "0" if "fieldRef" in source else one["value"]
@@ -81,31 +72,10 @@ class Pods:
 
     def start(self, command: list[str], environment: dict[str, str], name: str) -> subprocess.Popen:
         """A process in a group of its own, as a container is."""
-        with open(self.home.parent / f"{name}.log", "ab") as out:
-            self.started.append(
-                subprocess.Popen(command, cwd=self.home, env=environment, stdout=out, stderr=out, start_new_session=True)
-            )
-        return self.started[-1]
-
-    @property
-    def log(self) -> str:
-        return "\n".join(
-            f"== {file.name}\n{file.read_text(errors='replace')[-3000:]}" for file in self.home.parent.glob("*.log")
-        )
-
-    def events(self) -> list[dict[str, Any]]:
-        file = self.home / "runs" / self.name / "events.jsonl"
-        lines = file.read_text().split("\n") if file.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def steps(self) -> list[int]:
-        return [one["step"] for one in self.events() if one["kind"] == "metrics" and "loss" in one["values"]]
-
-    def until(self, ready: Callable[[], Any], what: str, seconds: float = 240.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not ready():
-            assert time.monotonic() < deadline, f"no {what} in {seconds} s\n{self.log}"
-            time.sleep(0.1)
+        with open(self.logs / f"{name}.log", "ab") as out:
+            process = subprocess.Popen(command, cwd=self.home, env=environment, stdout=out, stderr=out, start_new_session=True)
+        self.started.append(process)
+        return process
 
     def ended(self, process: subprocess.Popen, seconds: float = 240.0) -> int:
         with suppress(subprocess.TimeoutExpired):
@@ -120,7 +90,7 @@ class Pods:
 
     def assert_finished(self) -> None:
         assert sorted(set(self.steps())) == list(range(1, STEPS + 1))
-        assert (self.home / "runs" / self.name / "model").is_dir()
+        assert (self.run / "model").is_dir()
 
     def close(self) -> None:
         for process in self.started:
@@ -130,72 +100,66 @@ class Pods:
 
 
 @pytest.fixture
-def pods(tmp_path: Path) -> Iterator[Callable[..., Pods]]:
-    made: list[Pods] = []
-
-    def of(target: str) -> Pods:
-        made.append(Pods(target, tmp_path))
-        return made[-1]
-
-    yield of
-    for one in made:
-        one.close()
+def pods(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Pods]:
+    """The pods of the target that the test names."""
+    made = Pods(request.param, tmp_path)
+    yield made
+    made.close()
 
 
-def test_the_entrypoint_of_a_rayjob_runs_on_two_nodes_saves_when_its_pods_drain_and_goes_on(pods: Any) -> None:
-    made = pods("rayjob")
-    spec = made.objects["RayJob"]["spec"]
+@pytest.mark.parametrize("pods", ["rayjob"], indirect=True)
+def test_the_entrypoint_of_a_rayjob_runs_on_two_nodes_saves_when_its_pods_drain_and_goes_on(pods: Pods) -> None:
+    spec = pods.objects["RayJob"]["spec"]
     cluster = spec["rayClusterSpec"]
     (group,) = cluster["workerGroupSpecs"]
     assert group["replicas"] == 1
     head, worker = cluster["headGroupSpec"]["template"], group["template"]
     # What KubeRay makes of the empty rayStartParams, and of the token's Secret.
-    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_ADDRESS": f"127.0.0.1:{made.port}"}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_ADDRESS": f"127.0.0.1:{pods.port}"}
     size = ["--num-cpus=2", "--disable-usage-stats", *SMALL, "--block"]
-    made.start(
-        ["ray", "start", "--head", f"--port={made.port}", "--include-dashboard=false", *size],
-        made.environment(head, **token),
+    pods.start(
+        ["ray", "start", "--head", f"--port={pods.port}", "--include-dashboard=false", *size],
+        pods.environment(head, **token),
         "head",
     )
-    made.until(made.listens, "head")
-    made.start(["ray", "start", f"--address=127.0.0.1:{made.port}", *size], made.environment(worker, **token), "worker")
-    run = made.start(["bash", "-c", spec["entrypoint"]], made.environment(head, **token), "run")
-    made.until(lambda: len(made.steps()) >= 3, "third step")
+    pods.until(pods.listens, "head")
+    pods.start(["ray", "start", f"--address=127.0.0.1:{pods.port}", *size], pods.environment(worker, **token), "worker")
+    run = pods.start(["bash", "-c", spec["entrypoint"]], pods.environment(head, **token), "run")
+    pods.until(lambda: len(pods.steps()) >= 3, "third step")
     stop = worker["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
-    drain = made.start(stop, made.environment(head, **token), "drain")
-    assert made.ended(run) == 130, made.log
-    assert made.ended(drain) == 0, made.log
-    before = len(made.steps())
+    drain = pods.start(stop, pods.environment(head, **token), "drain")
+    assert pods.ended(run) == 130, pods.log
+    assert pods.ended(drain) == 0, pods.log
+    before = len(pods.steps())
     assert before < STEPS
-    assert "everything is saved" in made.log
-    assert made.ended(made.start(["bash", "-c", spec["entrypoint"]], made.environment(head, **token), "run")) == 0, made.log
-    assert [one["after"] for one in made.events() if one.get("what") == "resumed"] == [f"step {before} of {STEPS}"]
-    made.assert_finished()
+    assert "everything is saved" in pods.log
+    assert pods.ended(pods.start(["bash", "-c", spec["entrypoint"]], pods.environment(head, **token), "run")) == 0, pods.log
+    assert pods.resumed() == [f"step {before} of {STEPS}"]
+    pods.assert_finished()
 
 
-def test_the_nodes_of_a_jobset_form_a_cluster_and_all_end_well_with_the_run(pods: Any) -> None:
-    made = pods("jobset")
-    batch = made.objects["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+@pytest.mark.parametrize("pods", ["jobset"], indirect=True)
+def test_the_nodes_of_a_jobset_form_a_cluster_and_all_end_well_with_the_run(pods: Pods) -> None:
+    batch = pods.objects["JobSet"]["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert batch["completions"] == 2
     template = batch["template"]
     (container,) = template["spec"]["containers"]
     command = [*container["command"][:-1], container["command"][-1].replace("ray start", f"ray start {SMALL[0]}")]
-    nodes = [
-        made.start(command, made.environment(template, JOB_COMPLETION_INDEX=str(index)), f"node-{index}") for index in range(2)
-    ]
-    made.until(lambda: len(made.steps()) >= 2, "second step")
-    drain = made.start(
-        container["lifecycle"]["preStop"]["exec"]["command"], made.environment(template, JOB_COMPLETION_INDEX="1"), "drain"
-    )
+    stop = container["lifecycle"]["preStop"]["exec"]["command"]
+
+    def start(words: list[str], index: int, name: str) -> subprocess.Popen:
+        return pods.start(words, pods.environment(template, JOB_COMPLETION_INDEX=str(index)), name)
+
+    nodes = [start(command, index, f"node-{index}") for index in range(2)]
+    pods.until(lambda: len(pods.steps()) >= 2, "second step")
+    drain = start(stop, 1, "drain")
     # On this machine both nodes are in one pod, so what drains has the run save; a JobSet would start all pods again.
-    assert made.ended(nodes[0]) == 130, made.log
-    assert made.ended(drain) == 0, made.log
+    assert pods.ended(nodes[0]) == 130, pods.log
+    assert pods.ended(drain) == 0, pods.log
     os.killpg(nodes[0].pid, signal.SIGKILL)
-    assert made.ended(nodes[1]) == 1, made.log
-    nodes = [
-        made.start(command, made.environment(template, JOB_COMPLETION_INDEX=str(index)), f"node-{index}") for index in range(2)
-    ]
-    assert made.ended(nodes[0]) == 0, made.log
+    assert pods.ended(nodes[1]) == 1, pods.log
+    nodes = [start(command, index, f"node-{index}") for index in range(2)]
+    assert pods.ended(nodes[0]) == 0, pods.log
     os.killpg(nodes[0].pid, signal.SIGKILL)  # the end of a pod is the end of all its processes
-    assert made.ended(nodes[1]) == 0, made.log
-    made.assert_finished()
+    assert pods.ended(nodes[1]) == 0, pods.log
+    pods.assert_finished()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from followed import LETTERS, Followed
 from slurm_cluster import OneNode, missing
 
 pytestmark = [
@@ -18,7 +17,6 @@ pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())} (Debian: slurm-wlm, munge)"),
 ]
 
-RECIPE = f"{Path(__file__).resolve().parents[1] / 'runtime' / 'procs' / 'procs_recipes.py'}:letters"
 STEPS = 30
 
 
@@ -31,7 +29,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneNode]:
 
 def deploy(slurm: OneNode, folder: Path, *words: str) -> str:
     """What ``penstock deploy`` prints."""
-    named = ["deploy", RECIPE, "--target", "slurm", "--name", "run", "--steps", str(STEPS), "--delay", "0.1"]
+    named = ["deploy", LETTERS, "--target", "slurm", "--name", "run", "--steps", str(STEPS), "--delay", "0.1"]
     done = subprocess.run(
         [sys.executable, "-m", "penstock.cli.main", *named, "--cpus", "1", "--memory", "2G", *words],
         cwd=folder, env=slurm.environment, capture_output=True, text=True, timeout=120, check=False,
@@ -40,11 +38,11 @@ def deploy(slurm: OneNode, folder: Path, *words: str) -> str:
     return done.stdout
 
 
-class BatchRun:
+class BatchRun(Followed):
     """A run that Slurm has been given."""
 
     def __init__(self, slurm: OneNode, folder: Path, *words: str, apply: bool = False) -> None:
-        self.slurm, self.folder, self.run = slurm, folder, folder / "runs" / "run"
+        self.slurm, self.logs, self.run = slurm, folder, folder / "runs" / "run"
         slurm.environment |= {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"}
         if apply:
             answer = deploy(slurm, folder, *words, "--apply")
@@ -53,33 +51,18 @@ class BatchRun:
         assert answer.startswith("Submitted batch job"), answer
         self.job, self.hurried = answer.split()[-1], False
 
-    def events(self) -> list[dict[str, Any]]:
-        file = self.run / "events.jsonl"
-        lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
-    def steps(self) -> list[int]:
-        """The steps that were trained, in the order in which they are in the log."""
-        return [one["step"] for one in self.events() if one["kind"] == "metrics" and "loss" in one["values"]]
-
-    def log(self) -> str:
-        return "".join(file.read_text(encoding="utf-8", errors="replace") for file in self.folder.glob("run-*.log"))
-
-    def until(self, ready: Callable[[], Any], what: str, seconds: float = 180.0) -> None:
-        """Wait for something. Slurm starts a job that was queued again after two minutes; here after three seconds,
-        since within one it takes it for the one that it has just ended."""
-        deadline = time.monotonic() + seconds
-        while not ready():
-            shown = self.slurm.ask("scontrol", "show", "job", self.job)
-            if "JobState=PENDING" in shown and "Restarts=1" in shown and not self.hurried:
-                self.slurm.ask("scontrol", "update", f"JobId={self.job}", "StartTime=now+3seconds")
-                self.hurried = True
-            assert time.monotonic() < deadline, f"no {what} in {seconds} s\n{self.log()[-3000:]}\n{shown}"
-            time.sleep(0.1)
+    def look(self) -> str:
+        """Slurm starts a job that was queued again after two minutes; here after three seconds, since within one it takes
+        it for the one that it has just ended."""
+        shown = self.slurm.ask("scontrol", "show", "job", self.job)
+        if "JobState=PENDING" in shown and "Restarts=1" in shown and not self.hurried:
+            self.slurm.ask("scontrol", "update", f"JobId={self.job}", "StartTime=now+3seconds")
+            self.hurried = True
+        return shown
 
     def until_done(self) -> None:
         self.until(lambda: self.slurm.state(self.job) in ("COMPLETED", "FAILED", "CANCELLED"), "end")
-        assert self.slurm.state(self.job) == "COMPLETED", self.log() + self.slurm.ask("scontrol", "show", "job", self.job)
+        assert self.slurm.state(self.job) == "COMPLETED", self.log + self.slurm.ask("scontrol", "show", "job", self.job)
         assert self.steps() == list(range(1, STEPS + 1))
         assert (self.run / "model").is_dir()
 
@@ -93,7 +76,7 @@ def test_a_run_that_is_preempted_goes_on_and_finishes(runtime: str, slurm: OneNo
     run.until(lambda: len(run.steps()) >= 4, "fourth step")
     assert run.attempt() == 0
     slurm.ask("scontrol", "requeue", run.job)
-    run.until(lambda: any(event.get("what") == "resumed" for event in run.events()), "second attempt")
+    run.until(run.resumed, "second attempt")
     run.until_done()
     assert run.attempt() == 1
 
@@ -102,18 +85,17 @@ def test_before_its_time_limit_a_run_saves_and_is_queued_again(slurm: OneNode, t
     run = BatchRun(slurm, tmp_path, "--checkpoint.every", "0", apply=True)
     run.until(lambda: len(run.steps()) >= 4, "fourth step")
     slurm.ask("scancel", "--batch", "--signal=USR1", run.job)
-    run.until(lambda: "everything is saved" in run.log(), "save")
+    run.until(lambda: "everything is saved" in run.log, "save")
     before = len(run.steps())
     run.until_done()
-    (resumed,) = [event for event in run.events() if event.get("what") == "resumed"]
-    assert resumed["after"] == f"step {before} of {STEPS}"
+    assert run.resumed() == [f"step {before} of {STEPS}"]
     assert run.attempt() == 1
 
 
 def test_wrong_input_is_not_tried_again(slurm: OneNode, tmp_path: Path) -> None:
     run = BatchRun(slurm, tmp_path, "--grpo.data.source", "nowhere.jsonl")
     run.until(lambda: slurm.state(run.job) == "FAILED", "end")
-    assert "nowhere.jsonl" in run.log()
+    assert "nowhere.jsonl" in run.log
     shown = slurm.ask("scontrol", "show", "job", run.job)
     assert "Restarts=0" in shown
     assert "ExitCode=2:0" in shown
