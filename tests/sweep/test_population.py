@@ -30,23 +30,22 @@ def generator() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def test_the_worst_member_of_four_copies_the_best() -> None:
-    assert exploit([0.3, 0.9, 0.1, 0.5], generator()) == {2: 1}
+@pytest.mark.parametrize(
+    ("scores", "copies"),
+    [
+        pytest.param([0.3, 0.9, 0.1, 0.5], {2: 1}, id="the worst of four copies the best"),
+        pytest.param([None, 0.5, None, None], {0: 1, 2: 1, 3: 1}, id="all that failed copy and nobody copies them"),
+        pytest.param([0.5, 0.5, 0.5, 0.5], {}, id="members that are equally good keep what they have"),
+    ],
+)
+def test_who_copies_whom(scores: list[float | None], copies: dict[int, int]) -> None:
+    assert exploit(scores, generator()) == copies
 
 
 def test_the_worst_quarter_copies_members_of_the_best_quarter() -> None:
     copies = exploit([0.1 * place for place in range(12)], generator())
     assert set(copies) == {0, 1, 2}
     assert set(copies.values()) <= {9, 10, 11}
-
-
-def test_all_that_failed_copy_and_nobody_copies_them() -> None:
-    copies = exploit([None, 0.5, None, None], generator())
-    assert copies == {0: 1, 2: 1, 3: 1}
-
-
-def test_members_that_are_equally_good_keep_what_they_have() -> None:
-    assert exploit([0.5, 0.5, 0.5, 0.5], generator()) == {}
 
 
 @given(
@@ -85,22 +84,17 @@ def test_members_begin_spread_over_each_range(count: int, seed: int) -> None:
     assert sorted(int(float(one["x"]) * count) for one in found) == list(range(count))
 
 
-@pytest.mark.parametrize(
-    ("one", "said"),
-    [
-        (Dimension(name="grpo.batch", low=2, high=8, whole=True), "cannot change on the way"),
-        (Dimension(name="sft.learner.learning_rate", low=1e-5, high=1e-3), "cannot change on the way"),
-        (Dimension(name="grpo.learner.schedule", choices=("cosine", "constant")), "set --grpo.learner.schedule constant"),
-    ],
-)
+UNCHANGEABLE = [
+    (Dimension(name="grpo.batch", low=2, high=8, whole=True), "cannot change on the way"),
+    (Dimension(name="sft.learner.learning_rate", low=1e-5, high=1e-3), "cannot change on the way"),
+    (Dimension(name="grpo.learner.schedule", choices=("cosine", "constant")), "set --grpo.learner.schedule constant"),
+    (Dimension(name="grpo.algorithm.kl.coefficient", low=0.01, high=0.02), "kept in the run's checkpoints"),
+]
+
+
+@pytest.mark.parametrize(("one", "said"), UNCHANGEABLE, ids=[one.name for one, _ in UNCHANGEABLE])
 def test_what_cannot_change_while_a_run_trains_is_refused(one: Dimension, said: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=said):
-        require_changeable(sweep_of(tmp_path / "s", one, population=4))
-
-
-def test_a_coefficient_that_checkpoints_keep_is_refused(tmp_path: Path) -> None:
-    one = Dimension(name="grpo.algorithm.kl.coefficient", low=0.01, high=0.02)
-    with pytest.raises(SpecError, match="kept in the run's checkpoints"):
         require_changeable(sweep_of(tmp_path / "s", one, population=4))
 
 
