@@ -1,4 +1,4 @@
-"""The preference recipe: how dialogues become pairs, and on made-up dialogues the whole of it."""
+"""The preference recipes, with a reward model and with DPO: dialogues become pairs, and on made-up ones the whole of each."""
 
 import json
 
@@ -8,6 +8,7 @@ from penstock.cli.recipe import build
 from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.chat_preferences import HELD_OUT, chat_preferences, dialogues
+from penstock.recipes.hh import hh
 from penstock.runtime import launch
 
 
@@ -43,9 +44,9 @@ def test_a_long_dialogue_keeps_its_end_and_a_long_reply_its_beginning(write):
     assert row["chosen"] == " y" + "b" * 18
 
 
-def test_held_out_pairs_are_never_trained_on(write, tmp_path):
-    run = chat_preferences(data=write([(dialogue(str(i), "b"), dialogue(str(i), "c")) for i in range(HELD_OUT + 30)]))
-    for stage in run.stages:
+@pytest.mark.parametrize("recipe", [chat_preferences, hh])
+def test_held_out_pairs_are_never_trained_on(recipe, write, tmp_path):
+    for stage in recipe(data=write([(dialogue(str(i), "b"), dialogue(str(i), "c")) for i in range(HELD_OUT + 30)])).stages:
         train, held_out = (open_source(data, tmp_path) for data in (stage.data, stage.evaluation.data))
         assert (len(train), len(held_out)) == (30, HELD_OUT)
         assert not {row["prompt"] for row in train.rows} & {row["prompt"] for row in held_out.rows}
@@ -57,9 +58,11 @@ def test_a_missing_file_is_named_by_its_path(tmp_path):
         open_source(run.stages[0].data, tmp_path)
 
 
-def test_the_whole_recipe_runs_and_an_obvious_preference_is_learned(write, tmp_path):
-    pairs = [(dialogue(f"ask {i}", "gladly"), dialogue(f"ask {i}", "never")) for i in range(HELD_OUT + 100)]
-    words = f"--data {write(pairs)} --threads 1 --sft.model.vocabulary 300 --sft.steps 2 --sft.evaluation.data.size 10"
-    more = "--reward.steps 30 --reward.batch 8 --reward.evaluation.data.size 10 --reward.evaluation.every 0"
-    summary = launch(build("chat_preferences", f"{words} {more}".split()), tmp_path / "run").summary
-    assert summary["stages"]["reward"]["last"]["evaluation/pair/accuracy"] == 1.0
+@pytest.mark.parametrize(("recipe", "stage"), [("chat_preferences", "reward"), ("hh", "dpo")])
+def test_the_whole_recipe_runs_and_an_obvious_preference_is_learned(recipe, stage, write, tmp_path):
+    pairs = [(dialogue(f"ask {i}", "gladly"), dialogue(f"ask {i}", "never")) for i in range(HELD_OUT + 60)]
+    words = f"--data {write(pairs)} --threads 1 --sft.model.vocabulary 300 --sft.model.layers 1 --sft.steps 2"
+    words += f" --sft.evaluation.data.size 10 --{stage}.steps 20 --{stage}.batch 8 --{stage}.evaluation.every 0"
+    summary = launch(build(recipe, f"{words} --{stage}.evaluation.data.size 10".split()), tmp_path / "run").summary
+    assert summary["stages"][stage]["first"]["evaluation/pair/accuracy"] == 0.5 or stage == "reward"
+    assert summary["stages"][stage]["last"]["evaluation/pair/accuracy"] == 1.0

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tiers import LANGUAGE
+
 pytest.importorskip("sqlalchemy", reason="needs the extra feedback")
 
 from penstock.cli.recipe import build
@@ -97,21 +99,18 @@ def test_ones_own_policy_needs_prompts_and_real_people():
     assert run.stages[0].model.path == "my/policy"
 
 
-SMALL = [
-    "--rounds",
-    "1",
-    "--threads",
-    "1",
-    "--questions",
-    "12",
-    "--sft.steps",
-    "30",
-    "--ppo-1.steps",
-    "2",
-    "--ppo-1.batch",
-    "8",
-]
+ONE_ROUND = ["--rounds", "1", "--threads", "1"]
+SMALL = [*ONE_ROUND, *["--questions", "12", "--sft.steps", "30", "--ppo-1.steps", "2", "--ppo-1.batch", "8"]]
 SMALL += [word for name in ("a", "b", "c", "-equal") for word in (f"--reward-1{name}.steps", "3")]
+
+
+def logged(folder, what):
+    """The events of a run that say this."""
+    return [event for event in read_events(folder / "events.jsonl") if event.get("what") == what]
+
+
+def verdict_of(folder):
+    return json.loads((folder / "asked" / "ask-2.json").read_text())
 
 
 @pytest.mark.slow
@@ -119,19 +118,15 @@ def test_the_whole_loop_runs_in_small_and_says_what_came_of_it(tmp_path):
     summary = launch(build("human_loop", SMALL), tmp_path / "run").summary
     assert summary["headline"].startswith("simulated votes: truth 0.")
     assert "promoted" in summary["headline"]
-    cards = [event for event in read_events(tmp_path / "run" / "events.jsonl") if event.get("what") == "report card"]
-    assert len(cards) == 1
-    verdict = json.loads((tmp_path / "run" / "asked" / "ask-2.json").read_text())
-    assert verdict["promoted"]["stage"] in ("sft", "ppo-1")
+    assert len(logged(tmp_path / "run", "report card")) == 1
+    assert verdict_of(tmp_path / "run")["promoted"]["stage"] in ("sft", "ppo-1")
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_the_adversary_is_found_and_weighted_votes_teach_more_than_equal_ones(tmp_path):
-    summary = launch(build("human_loop", ["--rounds", "1", "--threads", "1"]), tmp_path / "run").summary
-    stages = summary["stages"]
-    said = {
-        event["name"]: event for event in read_events(tmp_path / "run" / "events.jsonl") if event.get("what") == "annotator"
-    }
+    stages = launch(build("human_loop", ONE_ROUND), tmp_path / "run").summary["stages"]
+    said = {event["name"]: event for event in logged(tmp_path / "run", "annotator")}
     assert said["mallory"]["weight"] == "0.00"
     assert said["mallory"]["concerns"] == "against the others"
     assert all(said[name]["concerns"] == "none" for name in ("ann", "ben", "cleo", "dan", "eve"))
@@ -140,11 +135,12 @@ def test_the_adversary_is_found_and_weighted_votes_teach_more_than_equal_ones(tm
     assert stages["ask-2"]["first"]["evaluation/truth"] > stages["ask-1"]["first"]["evaluation/truth"] + 0.1
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_a_policy_trained_against_the_votes_is_not_promoted(tmp_path):
-    spoilt = ["--rounds", "1", "--threads", "1", "--ppo-1.rewards.judges.weight", "-1"]
+    spoilt = [*ONE_ROUND, "--ppo-1.rewards.judges.weight", "-1"]
     summary = launch(build("human_loop", spoilt), tmp_path / "run").summary
-    verdict = json.loads((tmp_path / "run" / "asked" / "ask-2.json").read_text())
+    verdict = verdict_of(tmp_path / "run")
     assert any("not surely better than the weights before" in reason for reason in verdict["card"]["failures"])
     assert verdict["card"]["wins"]["high"] < 0.5
     assert verdict["promoted"]["stage"] == "sft"

@@ -25,24 +25,22 @@ SHOWN = {
 }
 
 
-def train(words, runs):
+def penstock_train(runs, *words):
     """The process of a run; its output is in ``runs``."""
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.cli.main",
-        "train",
-        *words,
-        "--runs",
-        str(runs),
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-    ]
     runs.mkdir(exist_ok=True)
     with open(runs / "out.txt", "a") as out:
+        command = [sys.executable, "-m", "penstock.cli.main", "train", *words]
         return subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+
+
+def train(words, runs):
+    """A run that begins."""
+    return penstock_train(runs, *words, "--runs", str(runs), "--threads", "1", "--device", "cpu")
+
+
+def again(folder):
+    """The run of a folder goes on."""
+    return penstock_train(folder.parent, "--resume", str(folder))
 
 
 def saves(folder):
@@ -71,11 +69,3 @@ def test_a_run_that_was_killed_twice_ends_with_the_weights_of_one_that_was_not(r
     ours, theirs = (load_file(path / "model" / "model.safetensors") for path in (folder, tmp_path / "whole" / "run"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def again(folder):
-    """The process that goes on with a run."""
-    with open(folder.parent / "out.txt", "a") as out:
-        return subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.main", "train", "--resume", str(folder)], stdout=out, stderr=subprocess.STDOUT
-        )

@@ -9,6 +9,7 @@ from penstock.core.errors import SpecError
 from penstock.core.types import PromptKey, Sample, SampleKey
 from penstock.recipes.math_prm import DIGITS, SLIP, attempt, math_prm, right_answer, solution, solutions
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 
 def sample(text):
@@ -81,6 +82,7 @@ def test_a_slip_that_is_no_chance_is_refused(slip):
         math_prm(slip=slip)
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_best_of_n_and_grpo_surpass_the_teacher(tmp_path):

@@ -7,22 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.cli.recipe import build
-from penstock.recipes.randomwalks import (
-    BETAS,
-    GOAL,
-    LONGEST,
-    NODES,
-    Algorithm,
-    contests,
-    distances,
-    graph,
-    optimality,
-    optimality_of,
-    randomwalks,
-    starts,
-    walks,
-)
+from penstock.recipes import randomwalks as recipe
+from penstock.recipes.randomwalks import BETAS, GOAL, LONGEST, NODES, contests, distances, graph, optimality_of, walks
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 # d → c → b → a, and the detour d → e → d.
 EDGES = {"a": "b", "b": "a", "c": "b", "d": "ce", "e": "d"}
@@ -79,12 +67,12 @@ def test_walks_follow_edges_and_end_at_the_goal_or_after_the_longest_walk():
 
 def test_the_reward_joins_the_start_and_the_answer():
     shortest = next(there for there, steps in distances(graph(2)).items() if steps == 1)
-    assert optimality(SimpleNamespace(text=GOAL), {"start": shortest}, 2) == 1.0
-    assert {row["start"] for row in starts(2)} == set(NODES) - {GOAL}
+    assert recipe.optimality(SimpleNamespace(text=GOAL), {"start": shortest}, 2) == 1.0
+    assert {row["start"] for row in recipe.starts(2)} == set(NODES) - {GOAL}
 
 
 def test_imitation_alone_is_one_stage():
-    assert [stage.name for stage in randomwalks("sft").stages] == ["sft"]
+    assert [stage.name for stage in recipe.randomwalks("sft").stages] == ["sft"]
 
 
 def test_contests_are_won_by_a_best_walk_from_the_same_start():
@@ -110,13 +98,15 @@ def test_labels_tell_walks_apart_that_are_better_than_the_mean_of_their_start():
 
 def shortened(algorithm):
     """One step of imitation and one of the algorithm, measured on two nodes."""
-    words = f"--algorithm {algorithm} --size 60 --threads 1 --sft.steps 1 --sft.batch 20 --{algorithm}.steps 1"
-    words += " --sft.evaluation.data.size 2 --sft.evaluation.samples 1"
+    words = (
+        f"--algorithm {algorithm} --size 60 --threads 1 --sft.model.layers 1 --sft.steps 1 --sft.batch 20 --{algorithm}.steps 1"
+    )
+    words += f" --sft.evaluation.data.size 2 --sft.evaluation.samples 1 --{algorithm}.steps 1"
     words += f" --{algorithm}.batch 4 --{algorithm}.evaluation.data.size 2 --{algorithm}.evaluation.samples 1"
     return build("randomwalks", words.split())
 
 
-@pytest.mark.parametrize("algorithm", [name for name in typing.get_args(Algorithm) if name != "sft"])
+@pytest.mark.parametrize("algorithm", [name for name in typing.get_args(recipe.Algorithm) if name != "sft"])
 def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm, tmp_path):
     summary = launch(shortened(algorithm), tmp_path / "run").summary
     last = summary["stages"][algorithm]["last"]
@@ -126,6 +116,7 @@ def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm,
     assert {name for name in last if name.startswith("evaluation/beta") and name.endswith("/reward")} == shifted
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_grpo_finds_the_shortest_ways(tmp_path):
     summary = launch(build("randomwalks", ["--algorithm", "grpo", "--threads", "1"]), tmp_path / "run").summary
@@ -133,6 +124,7 @@ def test_grpo_finds_the_shortest_ways(tmp_path):
     assert summary["stages"]["grpo"]["last"]["evaluation/reward"] > 0.95
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "graph_seed", "measure"), [("dpo", 1, ""), ("ilql", 3, f"/beta={BETAS[-1]:g}")])
 def test_given_walks_teach_short_ways_on_other_graphs_than_the_default(algorithm, graph_seed, measure, tmp_path):

@@ -5,23 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from media_runs import shortened, trained
 
 from penstock.algos.grpo import GRPO
 from penstock.algos.kl import KLPenalty
 from penstock.envs.env import Said
 from penstock.recipes.look import PLACES, Album, albums, look
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 
 def short(**changes):
     """Two steps of each stage on few rows, with a reference."""
-    sft, grpo = look(imitated=2, steps=2).stages
-    evaluation = replace(grpo.evaluation, data=replace(grpo.evaluation.data, size=6, shuffle=False))
-    sft = replace(sft, batch=4, data=replace(sft.data, size=64))
-    shows = replace(grpo.environment, function=f"{__file__}:Shows")
-    algorithm = GRPO(clip=(0.2, 0.28), kl=KLPenalty(place="reward", coefficient=0.1))
-    grpo = replace(grpo, batch=4, samples=4, evaluation=evaluation, environment=shows, algorithm=algorithm)
-    return replace(look(), stages=(sft, grpo), headline="", **changes)
+    run = look(imitated=2, steps=2)
+    shows = replace(run.stages[1].environment, function=f"{__file__}:Shows")
+    kl = KLPenalty(place="reward", coefficient=0.1)
+    return shortened(run, GRPO(clip=(0.2, 0.28), kl=kl), shows, **changes)
 
 
 class Shows(Album):
@@ -31,12 +30,8 @@ class Shows(Album):
         return await super().step(said if self.shown else replace(said, text=PLACES[0]))
 
 
-def said(text, turn):
-    return Said(text, text, np.zeros(0, np.int32), "stop", turn, None)
-
-
 def step(album, text, turn):
-    return asyncio.run(album.step(said(text, turn)))
+    return asyncio.run(album.step(Said(text, text, np.zeros(0, np.int32), "stop", turn, None)))
 
 
 def test_held_out_albums_have_pictures_of_their_own():
@@ -67,11 +62,6 @@ def test_who_asks_for_no_place_is_shown_nothing():
     assert (ended.terminated, ended.reward, ended.observation) == (True, 0.0, None)
 
 
-def trained(result):
-    """The metrics of the steps of GRPO."""
-    return [event["values"] for event in result.metrics if "mismatch/max" in event["values"]]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["local", "procs"])
 def test_generator_learner_and_reference_agree_about_what_is_shown_in_the_second_turn(runtime, tmp_path):
@@ -85,6 +75,7 @@ def test_generator_learner_and_reference_agree_about_what_is_shown_in_the_second
     assert any(blob["of"] == "sample" for row in seen for blob in row.get("blobs", ()))
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_grpo_learns_to_ask_for_the_right_picture(tmp_path):
     values = launch(look(), tmp_path / "run").summary["stages"]["grpo"]

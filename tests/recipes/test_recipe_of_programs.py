@@ -6,6 +6,7 @@ import pytest
 
 from penstock.recipes.programs import SIGNS, program, programs, tasks, value
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 
 def test_a_program_and_its_value_by_hand():
@@ -27,6 +28,7 @@ def numbers_of(task):
     return [int(word.strip(",:")) for word in task.split() if word.strip(",:").isdigit()]
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_programs_are_judged_in_the_jail_and_get_better(tmp_path):
     run = programs(imitation=60, steps=6)

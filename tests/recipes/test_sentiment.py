@@ -11,6 +11,7 @@ from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.sentiment import BETAS, PARTS, Algorithm, contests, reviews, sentiment
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 PRAISE = ("fine", "warm", "moving", "clever")
 BLAME = ("dull", "cold", "silly", "stale")
@@ -88,20 +89,6 @@ def test_reward_and_gold_learn_from_disjoint_halves_and_nothing_is_judged_on_wha
     assert (judge.function, dict(judge.options), judge.weight) == ("model:@gold", {"sigmoid": True}, 1.0)
 
 
-def shortened(folder, sft, classifier, ppo):
-    words = f"--seed 0 --data {folder} --threads 1 --sft.steps {sft} --reward-1.steps {classifier} "
-    words += f"--reward-2.steps {classifier} --reward-3.steps {classifier} --gold.steps {classifier} "
-    small = "--sft.model.vocabulary 300 --ppo.batch 32 --ppo.evaluation.data.size 20 --ppo.sampling.max_new_tokens 16 "
-    return build("sentiment", f"{words}{small}--ppo.steps {ppo}".split())
-
-
-def test_the_whole_recipe_runs(folder, tmp_path):
-    summary = launch(shortened(folder, 2, 2, 1), tmp_path / "run").summary
-    assert set(summary["stages"]) == {"sft", "reward-1", "reward-2", "reward-3", "gold", "ppo"}
-    assert 0 < summary["stages"]["reward-1"]["last"]["evaluation/label/accuracy"] < 1
-    assert summary["headline"].startswith("gold probability of praise 0.")
-
-
 def test_pairs_are_a_praise_and_a_blame_of_the_same_part_that_begin_with_the_same_word(folder, tmp_path):
     (tmp_path / "pos.txt").write_text("a joy\na gem\nwhat fun\nso warm\n", encoding="utf-8")
     (tmp_path / "neg.txt").write_text("a bore\nso cold\nso stale\n", encoding="utf-8")
@@ -135,22 +122,39 @@ def test_imitation_alone_is_one_stage():
     assert [stage.name for stage in sentiment("reviews", algorithm="sft").stages] == ["sft"]
 
 
-def starting(folder, algorithm, architecture="decoder"):
+def starting(folder, algorithm, architecture):
     """A step of every stage."""
     stages = sentiment("reviews", algorithm=algorithm).stages
     words = f"--algorithm {algorithm} --architecture {architecture} --data {folder} --threads 1 --sft.model.vocabulary 300"
+    words += " --sft.model.layers 1"
     for stage in stages:
-        words += f" --{stage.name}.steps 1 --{stage.name}.batch 8 --{stage.name}.evaluation.data.size 4"
+        size = 20 if stage.name == "reward-1" else 4
+        words += f" --{stage.name}.steps 1 --{stage.name}.batch 8 --{stage.name}.evaluation.data.size {size}"
+    if algorithm in ("ppo", "rft", "online-dpo"):
+        words += f" --{algorithm}.sampling.max_new_tokens 8"
+    if algorithm != "sft":
+        words += f" --{algorithm}.evaluation.max_new_tokens 8"
     return build("sentiment", words.split())
 
 
-@pytest.mark.parametrize("algorithm", [name for name in typing.get_args(Algorithm) if name != "ppo"])
-def test_a_run_of_each_algorithm_starts(algorithm, folder, tmp_path):
-    summary = launch(starting(folder, algorithm), tmp_path / "run").summary
-    last = summary["stages"][algorithm]["last"]
+ALGORITHMS = typing.get_args(Algorithm)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("architecture", "algorithm"),
+    [*(("decoder", name) for name in ALGORITHMS), *(("encoder-decoder", name) for name in ALGORITHMS if name != "sft")],
+)
+def test_a_run_of_each_algorithm_starts(architecture, algorithm, folder, tmp_path):
+    run = starting(folder, algorithm, architecture)
+    assert architecture == "decoder" or {stage.data.prompt for stage in run.stages} == {"{{ start }}"}
+    summary = launch(run, tmp_path / "run").summary
+    assert list(summary["stages"]) == [stage.name for stage in sentiment("reviews", algorithm=algorithm).stages]
     if algorithm == "sft":
         assert summary["headline"].startswith("held-out perplexity ")
         return
+    last = summary["stages"][algorithm]["last"]
+    assert 0 < summary["stages"]["reward-1"]["last"]["evaluation/label/accuracy"] < 1
     assert summary["headline"].startswith("gold probability of praise 0.")
     assert 0 < last["evaluation/gold"] < 1
     assert 0 < last["evaluation/distinct_2"] <= 1
@@ -158,20 +162,14 @@ def test_a_run_of_each_algorithm_starts(algorithm, folder, tmp_path):
     assert {name for name in last if name.startswith("evaluation/beta") and name.endswith("/gold")} == shifted
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["ppo", "ilql", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rft", "dpo", "online-dpo"))]
-)
-def test_an_encoder_decoder_reads_the_start_and_writes_the_rest(algorithm, folder, tmp_path):
-    run = starting(folder, algorithm, "encoder-decoder")
-    assert {stage.data.prompt for stage in run.stages} == {"{{ start }}"}
-    summary = launch(run, tmp_path / "run").summary
-    assert 0 < summary["stages"][algorithm]["last"]["evaluation/gold"] < 1
-
-
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_ppo_learns_to_praise_made_up_films(folder, tmp_path):
-    summary = launch(shortened(folder, 150, 150, 20), tmp_path / "run").summary
-    stages = summary["stages"]
+    words = f"--seed 0 --data {folder} --threads 1 --sft.model.vocabulary 300 --ppo.batch 32 --ppo.evaluation.data.size 20"
+    words += " --ppo.sampling.max_new_tokens 16 --ppo.steps 20"
+    for stage in ("sft", "reward-1", "reward-2", "reward-3", "gold"):
+        words += f" --{stage}.steps 150"
+    stages = launch(build("sentiment", words.split()), tmp_path / "run").summary["stages"]
     assert stages["reward-1"]["last"]["evaluation/label/accuracy"] > 0.95
     assert stages["ppo"]["first"]["evaluation/gold"] < 0.75
     assert stages["ppo"]["last"]["evaluation/gold"] > 0.9

@@ -11,6 +11,7 @@ from penstock.core.errors import DataError
 from penstock.data.sources import open_source
 from penstock.recipes.summarize import BETAS, comparisons, judged, summarize
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 
 @pytest.fixture
@@ -42,9 +43,8 @@ def test_a_post_stays_in_its_part_when_rows_are_added(file, tmp_path):
 
 
 def test_a_long_post_keeps_its_end_and_a_long_summary_its_beginning(tmp_path):
-    (tmp_path / "long.jsonl").write_text(
-        json.dumps({"prompt": "x" * 100 + "TL;DR:", "chosen": "abcdefgh", "rejected": "ij"}) + "\n", encoding="utf-8"
-    )
+    row = {"prompt": "x" * 100 + "TL;DR:", "chosen": "abcdefgh", "rejected": "ij"}
+    (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     (row,) = comparisons(str(tmp_path / "long.jsonl"), False, longest=16)
     assert row == {"prompt": "xxxxxxxxxxTL;DR:", "chosen": "abcd", "rejected": "ij"}
 
@@ -63,9 +63,8 @@ def test_a_row_that_is_no_comparison_is_named(tmp_path):
 
 def test_an_empty_part_is_refused(tmp_path):
     (tmp_path / "one.jsonl").write_text('{"prompt": "p", "chosen": "c", "rejected": "r"}\n', encoding="utf-8")
-    empty = DataSpec(
-        source="penstock.recipes.summarize:comparisons", options={"source": str(tmp_path / "one.jsonl"), "held_out": True}
-    )
+    options = {"source": str(tmp_path / "one.jsonl"), "held_out": True}
+    empty = DataSpec(source="penstock.recipes.summarize:comparisons", options=options)
     with pytest.raises(DataError, match="1 rows have no held-out post"):
         open_source(empty, tmp_path)
 
@@ -76,10 +75,16 @@ def test_a_model_of_ones_own_is_the_start_and_learns_more_gently():
     assert own.learner.learning_rate < small.learner.learning_rate
 
 
+SMALL = "--threads 1 --sft.model.preset 1m --sft.model.layers 1 --sft.model.vocabulary 300 --sft.model.context 128"
+
+
 def starting(file, algorithm):
     """A step of every stage of a small model."""
-    words = f"--data {file} --algorithm {algorithm} --threads 1 --sft.model.preset 1m --sft.model.layers 1"
-    words += " --sft.model.vocabulary 300 --sft.model.context 128"
+    words = f"--data {file} --algorithm {algorithm} {SMALL}"
+    if algorithm != "sft":
+        words += f" --{algorithm}.evaluation.max_new_tokens 8"
+    if algorithm == "ppo":
+        words += " --ppo.sampling.max_new_tokens 8"
     for stage in summarize(algorithm=algorithm).stages:
         words += f" --{stage.name}.steps 1 --{stage.name}.batch 4 --{stage.name}.evaluation.data.size 4"
     return build("summarize", words.split())
@@ -95,13 +100,11 @@ def test_a_run_of_each_algorithm_starts(algorithm, file, tmp_path):
     assert {name for name in last if name.startswith("evaluation/beta") and name.endswith("/reward")} == shifted
 
 
+@pytest.mark.learning(*LANGUAGE)
 @pytest.mark.slow
 def test_ppo_learns_the_summary_that_is_preferred(file, tmp_path):
-    run = build(
-        "summarize",
-        f"--data {file} --threads 1 --sft.model.preset 1m --sft.model.layers 1 --sft.model.vocabulary 300 "
-        "--sft.model.context 128 --sft.data.completion {{rejected}} --sft.steps 60 --reward.steps 40 --steps 20 --ppo.batch 32 "
-        "--ppo.sampling.max_new_tokens 16 --ppo.learner.learning_rate 3e-4 --ppo.evaluation.max_new_tokens 16".split(),
-    )
+    words = f"--data {file} {SMALL} --sft.data.completion {{{{rejected}}}} --sft.steps 60 --reward.steps 40 --steps 20"
+    words += " --ppo.batch 32 --ppo.sampling.max_new_tokens 16 --ppo.learner.learning_rate 3e-4"
+    run = build("summarize", f"{words} --ppo.evaluation.max_new_tokens 16".split())
     ppo = launch(run, tmp_path / "run").summary["stages"]["ppo"]
     assert ppo["last"]["evaluation/reward"] > ppo["first"]["evaluation/reward"] + 1
