@@ -30,10 +30,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).resolve().parents[1] / "tests" / "runtime"
-sys.path[:0] = [str(HERE / "procs"), str(HERE / "on_ray")]
+sys.path[:0] = [str(HERE / "procs"), str(HERE / "on_ray"), str(HERE.parent)]
 
-from runs import BATCH, RECIPES, Started, Zygote, events, processes, trained, weights  # noqa: E402
+from runs import BATCH, RECIPES, Started, events, processes, trained, weights  # noqa: E402
 
+import warm  # noqa: E402
+
+warm.begin()
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 STEPS, RAY_STEPS = 40, 16
 BOUND = 120.0
@@ -98,13 +101,13 @@ def require(holds: bool, what: str, run: Any) -> None:
 
 
 def round_of_kills(
-    zygote: Zygote, place: str, words: tuple[str, ...], roles: tuple[str, ...], undisturbed: Path | None, chance: random.Random
+    place: str, words: tuple[str, ...], roles: tuple[str, ...], undisturbed: Path | None, chance: random.Random
 ) -> Iterator[Kill]:
     """One run from its first step to its end, killed again and again on its way; then it is looked at."""
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     named = ["train", f"{RECIPES}:thorough", "--name", "run", "--steps", str(STEPS), *words]
     first = "" if WITH_ALL[0] in words else "record_trained()"
-    run, reached = Started(zygote, folder, *named, first=first), Reached(folder)
+    run, reached = Started(folder, *named, first=first), Reached(folder)
     restarts: collections.Counter[str] = collections.Counter()
     try:
         while wait(functools.partial(beyond, reached, reached()), run.poll, f"{place}: a step"):
@@ -119,7 +122,7 @@ def round_of_kills(
                 run.until_gone()
                 if run.code == 0:  # it was done a moment before
                     break
-                run = Started(zygote, folder, "train", "--resume", "runs/run", first=first)
+                run = Started(folder, "train", "--resume", "runs/run", first=first)
             done = wait(functools.partial(beyond, reached, before), run.poll, f"{place}: a step after the kill of {role}")
             yield Kill(place, role, time.monotonic() - began)
             if not done:
@@ -222,10 +225,10 @@ WAYS = {
 """What the place is called, how a run is started there, and what is killed."""
 
 
-def undisturbed(zygote: Zygote, words: tuple[str, ...]) -> Path:
+def undisturbed(words: tuple[str, ...]) -> Path:
     """The folder of a run that nobody kills."""
     home = Path(tempfile.mkdtemp(prefix="kills-whole-"))
-    whole = Started(zygote, home, "train", f"{RECIPES}:thorough", "--name", "run", "--steps", str(STEPS), *words)
+    whole = Started(home, "train", f"{RECIPES}:thorough", "--name", "run", "--steps", str(STEPS), *words)
     require(whole.wait() == 0, "the undisturbed run failed", whole)
     return whole.run
 
@@ -234,21 +237,17 @@ def kills_of(places: list[str], kills: int, seed: int) -> Iterator[Kill]:
     chance = random.Random(seed)
     share = {"local": 0.15, "procs": 0.45, "lag": 0.3, "ray": 0.1}
     total = sum(share[place] for place in places)
-    zygote = Zygote()
-    try:
-        for place in places:
-            wanted, made = int(-(-kills * share[place] // total)), 0
-            if place == "ray":
-                yield from rounds_on_ray(wanted, chance)
-                continue
-            name, words, roles = WAYS[place]
-            whole = undisturbed(zygote, words) if place != "lag" else None  # what runs ahead depends on the clock
-            while made < wanted:
-                for kill in round_of_kills(zygote, name, words, roles, whole, chance):
-                    made += 1
-                    yield kill
-    finally:
-        zygote.close()
+    for place in places:
+        wanted, made = int(-(-kills * share[place] // total)), 0
+        if place == "ray":
+            yield from rounds_on_ray(wanted, chance)
+            continue
+        name, words, roles = WAYS[place]
+        whole = undisturbed(words) if place != "lag" else None  # what runs ahead depends on the clock
+        while made < wanted:
+            for kill in round_of_kills(name, words, roles, whole, chance):
+                made += 1
+                yield kill
 
 
 def table(kills: list[Kill], seconds: float) -> list[str]:

@@ -191,11 +191,14 @@ def serve(number: int) -> None:
         size, message = int.from_bytes(head, "big"), b""
         while len(message) < size:
             message += asking.recv(size - len(message))
+        ready, begun = os.pipe()
         pid = clone()
         if pid == 0:
-            _begin(json.loads(message), files)
-        for file in files:
+            _begin(json.loads(message), files, begun)
+        for file in (*files, begun):
             os.close(file)
+        os.read(ready, 1)  # ends once the process is in its session, which whoever started it may signal
+        os.close(ready)
         asking.sendall(pid.to_bytes(8, "big"))
 
 
@@ -208,12 +211,13 @@ def clone() -> int:
     return pid
 
 
-def _begin(asked: dict[str, Any], files: list[int]) -> None:
+def _begin(asked: dict[str, Any], files: list[int], begun: int) -> None:
     """In a process that the server has just forked: take up streams, folder and session, then the command. Never returns."""
     if asked["session"]:
         os.setsid()
     if asked["group"] is not None and asked["group"] >= 0:
         os.setpgid(0, asked["group"])
+    os.close(begun)
     high = [os.dup2(file, 500 + place, inheritable=False) for place, file in enumerate(files)]
     for place, target in enumerate([0, 1, 2, *asked["kept"]]):
         os.dup2(high[place], target)

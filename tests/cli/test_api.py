@@ -148,13 +148,11 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-@pytest.mark.slow
 def test_the_example_learns(example: tuple[Path, str]) -> None:
     rewards = json.loads(example[1].splitlines()[-1].removeprefix("reward "))
     assert rewards[-1] > rewards[0] + 0.2
 
 
-@pytest.mark.slow
 def test_the_example_can_be_gone_on_with(example: tuple[Path, str], server: Server, tmp_path: Path) -> None:
     kill = "arm('penstock.loops.learn:Trainer.step', 6)"
     killed = server.run(tmp_path, "train", f"{EXAMPLE}:run", "--name", "own-reward", "--checkpoint.every", "2", first=kill)

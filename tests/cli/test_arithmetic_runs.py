@@ -44,7 +44,6 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     return losses(folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
 def test_every_stage_ends_near_float32_and_rounding_is_no_fault(dtype: Dtype, tmp_path: Path, exact: dict[str, float]) -> None:
     folder = tmp_path / "run"

@@ -158,7 +158,6 @@ def scored(path, asked, dtype):
     return gaps
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
 def test_samples_are_drawn_in_the_type_of_the_runs_learner_and_the_weights_stay_as_they_are(dtype, once, tmp_path):
     outside = once / "models" / "sft"

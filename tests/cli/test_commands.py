@@ -118,7 +118,6 @@ def test_explain_measures_each_way_of_stepping_environments(penstock: Penstock) 
     assert penstock("explain", "cartpole", "--measure", "-1").code == 2
 
 
-@pytest.mark.slow
 def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uninterrupted: Callable[..., Path]) -> None:
     from penstock.models.files import load_model
 
@@ -128,7 +127,6 @@ def test_explain_counts_parameters_as_the_model_has_them(penstock: Penstock, uni
     assert f"preset 1m, {count:.1f}M parameters" in shown.out
 
 
-@pytest.mark.slow
 def test_eval_of_a_run_repeats_its_last_evaluation(penstock: Penstock, finished: Path) -> None:
     last = json.loads((finished / "summary.json").read_text())["stages"]["grpo"]["last"]["evaluation/reward"]
     shown = penstock("eval", "runs/run")

@@ -30,9 +30,7 @@ def assert_same(folder: Path, whole: Path) -> None:
     assert metrics(folder) == metrics(whole)
 
 
-@pytest.mark.parametrize(
-    "moment", [pytest.param(one, marks=pytest.mark.slow) if "encoder-decoder" in one else one for one in MOMENTS]
-)
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_run_ends_as_if_nothing_had_happened(
     moment: str, server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
 ) -> None:
@@ -42,7 +40,6 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
     goes_on(recipe=recipe)
 
 
-@pytest.mark.slow
 def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
     server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
 ) -> None:
@@ -78,7 +75,6 @@ CALLS = {
 """By place and recipe, the first call and some of the later ones, where there are as many."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tiny", "everything"])
 @pytest.mark.parametrize("place", CALLS)
 def test_a_kill_at_any_call(place: str, recipe: str, server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]) -> None:
@@ -89,7 +85,6 @@ def test_a_kill_at_any_call(place: str, recipe: str, server: Server, tmp_path: P
         goes_on(f"{RECIPES}:{recipe}", recipe=recipe, folder=f"runs/{name}")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["tiny", "everything"])
 def test_kills_at_random_times(recipe: str, server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]) -> None:
     """One run, killed after a random time of each of its lives, until it ends by itself."""

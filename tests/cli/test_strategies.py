@@ -4,8 +4,6 @@ import pytest
 from cli_examples import RECIPES
 from processes import events
 
-pytestmark = pytest.mark.slow
-
 STAGES = ("sft", "reward", "ppo")
 
 

@@ -12,7 +12,6 @@ from penstock.recipes.tools import tools
 from penstock.runtime import launch
 
 pytest.importorskip("openai")
-pytestmark = pytest.mark.slow
 AGENT = Path(__file__).parents[2] / "examples" / "agents" / "openai_agent.py"
 
 

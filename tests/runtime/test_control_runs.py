@@ -113,7 +113,6 @@ def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path: Path) -> N
     assert counted == sorted(counted)
 
 
-@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "run"
     words = ["train", "cartpole", "--steps", "150", "--control.solved", "null", "--control.environments.count", "16"]

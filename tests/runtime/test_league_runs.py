@@ -68,7 +68,6 @@ def test_every_team_learns_and_its_versions_are_saved_with_it(tmp_path: Path) ->
         assert any(not torch.equal(found[team][name], found[f"{team}-0"][name]) for name in found[team])
 
 
-@pytest.mark.slow
 def test_a_killed_league_goes_on_with_the_weights_of_one_that_was_not(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path / "killed"), here], env=os.environ, timeout=120)

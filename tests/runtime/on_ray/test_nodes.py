@@ -17,8 +17,6 @@ pytest.importorskip("ray.cluster_utils")
 
 from runs_on_ray import Nodes, Start, command_lines, own_cluster, parent, with_word
 
-pytestmark = pytest.mark.slow
-
 PARTS = ("noticing", "placing", "starting", "loading")
 APART = """
 [generator]

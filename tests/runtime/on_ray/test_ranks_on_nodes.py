@@ -13,8 +13,6 @@ pytest.importorskip("ray.cluster_utils")
 
 from runs_on_ray import Nodes, RunOnRay, Start, pids
 
-pytestmark = pytest.mark.slow
-
 PLACED = """
 [rank]
 cpus = 0

@@ -15,7 +15,7 @@ def lags(run: Path) -> set[float]:
     return {event["values"]["lag/max"] for event in events(run) if "lag/max" in event.get("values", {})}
 
 
-SLOW = [pytest.param((option,), marks=pytest.mark.slow) for option in ("--vtrace", "--game")]
+SLOW = [pytest.param((option,)) for option in ("--vtrace", "--game")]
 FAST = ((), ("--replay",))
 
 
@@ -36,7 +36,6 @@ def test_a_learner_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(st
     run.assert_ends(undisturbed("acting", "--steps", "60"), 60)
 
 
-@pytest.mark.slow
 def test_kills_of_actors_and_learner_lose_no_batch_and_keep_the_lag(start: Start) -> None:
     words = ("acting", "--steps", "400", "--vtrace", "--control.max-lag", "2", "--control.actors", "3")
     run, order = start(*words), random.Random(0)

@@ -50,7 +50,6 @@ HOPELESS: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 """Options of a run, what its roles do first, and what its last line says."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", HOPELESS)
 def test_what_cannot_go_on_ends_the_run_with_a_line_that_names_it(case: str, start: Start) -> None:
     words, in_roles, parts = HOPELESS[case]
@@ -59,7 +58,6 @@ def test_what_cannot_go_on_ends_the_run_with_a_line_that_names_it(case: str, sta
     assert case != "a generator that cannot start" or len(run.notes("role restarted")) <= 1
 
 
-@pytest.mark.slow
 def test_a_reward_that_hangs_fails_its_samples_and_names_them(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "3", "--reward", "hanging")
     run = start(*words)
@@ -68,7 +66,6 @@ def test_a_reward_that_hangs_fails_its_samples_and_names_them(start: Start, undi
     assert 'reward "hanging" timed out after 1 s on prompt' in errors[0]
 
 
-@pytest.mark.slow
 def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> None:
     run = start("letters", "--steps", "4", "--reward", "deadly")
     run.assert_refused("ordinal", "9", "reward-0", "10 workers in a row died", "--resume runs/run")
@@ -76,7 +73,6 @@ def test_a_prompt_that_kills_its_reward_workers_ends_the_run(start: Start) -> No
     assert sorted(e["step"] for e in events(run.run) if e["kind"] == "metrics") == [1, 2]
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "8")
     full = NO_MORE + LEARNER + "arm('penstock.ckpt.files:write_state', 7, lambda: full(lambda: None))"
@@ -85,7 +81,6 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_once_there_is_room(start: S
     start().assert_ends(undisturbed(*words), 8)
 
 
-@pytest.mark.slow
 def test_a_generator_that_cannot_write_its_tape_ends_the_run(start: Start) -> None:
     """Its log cannot be written either, so the run's log must say why."""
     run = start("letters", "--steps", "8", in_roles=FULL.format(name="generator-0"))
@@ -93,7 +88,6 @@ def test_a_generator_that_cannot_write_its_tape_ends_the_run(start: Start) -> No
     assert "File too large" in run.notes("role failed")[0]["reason"]
 
 
-@pytest.mark.slow
 def test_a_full_disk_does_not_disturb_a_reward_worker(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "8")
     run = start(*words, in_roles=FULL.format(name="reward-0"))

@@ -21,7 +21,7 @@ def assert_stops(run: Started, said: str) -> None:
     run.assert_clean()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undisturbed: Undisturbed) -> None:
     run = start(*WORDS)
     run.until_step(4)
@@ -30,7 +30,6 @@ def test_one_signal_finishes_the_step_and_saves(number: int, start: Start, undis
     start().assert_ends(undisturbed(*WORDS), 12)
 
 
-@pytest.mark.slow
 def test_a_second_signal_stops_at_once(start: Start, undisturbed: Undisturbed) -> None:
     run = start(*WORDS)
     run.until_step(11)  # the next step waits for a reward that does not come
@@ -50,7 +49,6 @@ def test_nothing_outlives_a_supervisor_that_is_killed(start: Start, undisturbed:
     start().assert_ends(undisturbed(*WORDS), 12)
 
 
-@pytest.mark.slow
 def test_nothing_outlives_a_run_that_is_killed_whole(start: Start, undisturbed: Undisturbed) -> None:
     """Even what nobody was left to clear away: the next start does it."""
     run = start(*WORDS)
@@ -60,7 +58,6 @@ def test_nothing_outlives_a_run_that_is_killed_whole(start: Start, undisturbed: 
     start().assert_ends(undisturbed(*WORDS), 12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_at_any_moment_of_the_start_leaves_nothing(number: int, start: Start, tmp_path: Path) -> None:
     for place in range(12):

@@ -10,7 +10,7 @@ from runs import Start, Undisturbed, events, weights
 OTHERS = ("anchored", "critic", "encoder_decoder", "experts")
 
 
-@pytest.mark.parametrize("recipe", ["letters", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("recipe", ["letters", *OTHERS])
 def test_processes_end_at_the_weights_of_one_process(
     recipe: str, start: Start, tmp_path: Path, undisturbed: Undisturbed
 ) -> None:
@@ -18,7 +18,6 @@ def test_processes_end_at_the_weights_of_one_process(
     run.assert_ends(undisturbed(recipe, "--steps", "6"), 6)
 
 
-@pytest.mark.slow
 def test_a_run_as_a_user_starts_it_ends_at_the_same_weights(start: Start, tmp_path: Path, undisturbed: Undisturbed) -> None:
     """Here every role imports for itself, so it shows what a role knows only because another one is its parent."""
     run = start("letters", "--steps", "6", forking=False)
@@ -32,7 +31,6 @@ def computed(run: Path) -> tuple[list[str], list[float]]:
     return [row["tokens"]["logp"] for row in rows], [gap for gap in found if gap is not None]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "mixed"])
 def test_generator_and_evaluator_processes_compute_in_the_learners_type(
     dtype: str, start: Start, undisturbed: Undisturbed

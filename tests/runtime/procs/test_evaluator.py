@@ -34,7 +34,6 @@ LEARNER_DIES = """import json
 BOTH_DIE = LEARNER_DIES.replace("import time; time.sleep(1.0)", DIE)
 
 
-@pytest.mark.slow
 def test_the_evaluator_measures_what_the_learner_would_have_measured(start: Start, undisturbed: Undisturbed) -> None:
     run = start("examined", "--evaluator")
     run.assert_ends()
@@ -53,7 +52,6 @@ DEATHS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("death", DEATHS)
 def test_an_evaluation_that_is_open_at_a_death_is_neither_lost_nor_doubled(
     death: str, start: Start, undisturbed: Undisturbed
@@ -67,7 +65,6 @@ def test_an_evaluation_that_is_open_at_a_death_is_neither_lost_nor_doubled(
     assert len(run.notes("role restarted")) <= 2
 
 
-@pytest.mark.slow
 def test_an_evaluation_that_is_open_at_a_stop_is_asked_again_by_the_resume(start: Start, undisturbed: Undisturbed) -> None:
     """The reward of the held-out prompts waits, so that the stop comes while the evaluation of step 3 is open."""
     held = """

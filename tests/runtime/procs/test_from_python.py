@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from runs import last_step
 
-pytestmark = pytest.mark.slow
-
 SCRIPT = """
 import asyncio, sys
 import penstock

@@ -13,9 +13,7 @@ from runs import BATCH, Start, Undisturbed, processes
 ROLES = ("generator-0", "reward-0", "learner")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "rounds"), [("letters", 2), pytest.param("experts", 1, marks=pytest.mark.slow, id="routes of groups that wait")]
-)
+@pytest.mark.parametrize(("recipe", "rounds"), [("letters", 2), pytest.param("experts", 1, id="routes of groups that wait")])
 def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
     recipe: str, rounds: int, start: Start, undisturbed: Undisturbed
 ) -> None:
@@ -27,7 +25,6 @@ def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
     run.assert_ends(undisturbed(*words), 8 * rounds)
 
 
-@pytest.mark.slow
 def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Undisturbed
 ) -> None:
@@ -40,7 +37,6 @@ def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_ha
     assert "rank 1 of 2 is gone" in run.text
 
 
-@pytest.mark.slow
 def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(start: Start, undisturbed: Undisturbed) -> None:
     """Fifty rounds; in each, every role dies at a moment of its own, and then the run gets on by a step at least."""
     draws, steps = random.Random(0), 600
@@ -62,7 +58,6 @@ def test_after_fifty_kills_of_each_role_a_run_ends_as_if_nothing_had_happened(st
     run.assert_ends(undisturbed(*words[:3]), steps)
 
 
-@pytest.mark.slow
 def test_a_learner_may_die_as_often_as_it_likes_while_it_gets_on_offline(start: Start, undisturbed: Undisturbed) -> None:
     after_each_save = """
 def deadly(function, store, *arguments, **more):
@@ -109,7 +104,6 @@ MOMENTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "place", "count"), [(name, *at) for name in MOMENTS for at in MOMENTS[name]])
 def test_after_a_kill_at_a_delicate_moment_a_run_ends_as_if_nothing_had_happened(
     name: str, place: str, count: int, start: Start, undisturbed: Undisturbed

@@ -12,7 +12,6 @@ from runs import last_step
 
 jupyter_client = pytest.importorskip("jupyter_client.manager")
 pytest.importorskip("ipykernel")
-pytestmark = pytest.mark.slow
 
 DEADLINE = 300.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from runs import Start, Undisturbed
 
 SPOILED = """
@@ -32,7 +31,6 @@ if name == "learner":
 """
 
 
-@pytest.mark.slow
 def test_updates_that_are_wrong_are_refused_and_the_run_goes_on(start: Start, undisturbed: Undisturbed) -> None:
     """One whose bytes are wrong, and one that would not fit the model; tests/weights has all that may be wrong with one."""
     run = start("letters", "--steps", "6", in_roles=SPOILED)
@@ -43,7 +41,6 @@ def test_updates_that_are_wrong_are_refused_and_the_run_goes_on(start: Start, un
     assert "shape" in refused[1]["reason"]
 
 
-@pytest.mark.slow
 def test_updates_that_are_always_wrong_end_the_run_with_the_reason(start: Start) -> None:
     always = """
 import penstock.weights.follow

@@ -43,13 +43,11 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
 def test_a_run_with_lag(words: tuple[str, ...], start: Start, replayed: Replay) -> None:
     assert replayed(start(*words, "--steps", "8", "--grpo.max_lag", "1")).startswith(f"8 {EQUAL}")
 
 
-@pytest.mark.slow
 def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: Replay) -> None:
     environment = Path(__file__).parents[2] / "cli" / "tiny_recipes.py"
     dialogue = {
@@ -63,7 +61,6 @@ def test_turns_of_an_environment_that_once_was_too_slow(start: Start, replayed: 
     assert replayed(run).startswith(f"8 {EQUAL}")
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_and_went_on(start: Start, replayed: Replay) -> None:
     words = ("letters", "--steps", "10", "--grpo.max_lag", "1", "--delay", "0.02")
     run = start(*words)
@@ -73,7 +70,6 @@ def test_a_run_that_was_stopped_and_went_on(start: Start, replayed: Replay) -> N
     assert replayed(start()).startswith(f"10 {EQUAL}")
 
 
-@pytest.mark.slow
 def test_a_run_whose_generator_learner_and_whole_were_killed(start: Start, replayed: Replay) -> None:
     run = start("letters", "--steps", "14", "--grpo.max_lag", "1", "--delay", "0.02", "--hold", "52")
     for step, name in ((2, "generator-0"), (5, "learner")):

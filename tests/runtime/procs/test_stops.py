@@ -5,13 +5,11 @@ from __future__ import annotations
 import signal
 import time
 
-import pytest
 from runs import Start, Undisturbed
 
 ROLES = ("generator-0", "reward-0", "learner", "supervisor")
 
 
-@pytest.mark.slow
 def test_a_run_whose_processes_stand_still_ends_as_if_nothing_had_happened(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "16", "--delay", "0.02", "--hold", "60")
     run = start(*words)
@@ -24,7 +22,6 @@ def test_a_run_whose_processes_stand_still_ends_as_if_nothing_had_happened(start
     assert run.notes("role restarted") == []
 
 
-@pytest.mark.slow
 def test_a_role_that_never_moves_again_is_replaced(start: Start, undisturbed: Undisturbed) -> None:
     words = ("letters", "--steps", "8", "--delay", "0.02")
     hasty = "import penstock.runtime.supervisor as s\ns.GAPS = 1\ns.Supervisor.__init__.__defaults__ = (6.0,)"

@@ -22,8 +22,6 @@ from penstock.net.handshake import SECONDS
 from penstock.net.rpc import GREETING_AT_ONCE, connect
 from penstock.stream.entry import Ticket
 
-pytestmark = pytest.mark.slow
-
 TELL_HUB = """
 def telling(function, hub, host):
     async def start():

@@ -34,13 +34,11 @@ def assert_all_batches(run: Started, steps: int) -> None:
     assert told == set(range(1, steps + 1))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_two_generators_with_lag_train_every_batch(variant: str, start: Start) -> None:
     assert_all_batches(start(*LAG, "--steps", "12", *VARIANTS[variant]), 12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("on_stale", ["wait", "drop", "mask"])
 def test_kills_of_roles_that_run_ahead_lose_and_double_nothing(on_stale: str, start: Start) -> None:
     draws = random.Random(on_stale)
@@ -56,7 +54,6 @@ def test_kills_of_roles_that_run_ahead_lose_and_double_nothing(on_stale: str, st
     assert_all_batches(run, 60)
 
 
-@pytest.mark.slow
 def test_a_reward_model_scores_in_processes_of_its_own(start: Start) -> None:
     assert_all_batches(start("critic", "--steps", "6", "--roles.generators", "2", "--ppo.max_lag", "2"), 6)
 
@@ -74,7 +71,6 @@ if name == "learner":
 """
 
 
-@pytest.mark.slow
 def test_a_reference_of_its_own_agrees_with_the_learners(start: Start, tmp_path: Path) -> None:
     found = {}
     for references in ("0", "1"):

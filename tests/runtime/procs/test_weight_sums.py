@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from runs import Start
 
 SPOILT = """
@@ -15,14 +14,12 @@ generator.switch = switch
 """
 
 
-@pytest.mark.slow
 def test_weights_that_arrived_are_those_that_were_sent(start: Start) -> None:
     run = start("encoder_decoder", "--steps", "9", "--max-lag", "1")
     run.assert_ends()
     assert "weight checksum" not in run.text
 
 
-@pytest.mark.slow
 def test_a_generator_with_other_weights_is_found_out(start: Start) -> None:
     run = start("letters", "--steps", "30", in_roles=SPOILT)
     assert run.wait() == 2, run.everything()
