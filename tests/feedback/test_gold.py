@@ -64,13 +64,14 @@ def worth_of(store: Store, labels: Labels = SIMULATED) -> dict[str, float]:
     return annotator_weights(counted(taken, labels), taken.gold(), labels)
 
 
-@pytest.mark.parametrize(("seed", "honest"), [(0, 0.85), (1, 0.9), (2, 0.97)])
+@pytest.mark.parametrize("honest", [0.85, 0.9, 0.97])
+@pytest.mark.parametrize("seed", range(3))
 def test_a_majority_that_colludes_fails_gold_and_weighs_nothing(store, seed, honest):
-    colluded(store, 120, 20, honest, seed)
+    colluded(store, 200, 20, honest, seed)
     worth = worth_of(store)
     assert all(worth[f"liar-{n}"] == 0 for n in (1, 2, 3))
     right = [row["chosen"].startswith("right") for row in rows_of(store, SIMULATED)]
-    assert len(right) > 72
+    assert len(right) > 120
     assert np.mean(right) >= 0.95
     assert all(worth[f"honest-{n}"] > 0.5 for n in (1, 2))
 
@@ -84,7 +85,7 @@ def test_equal_weights_are_equal_but_for_who_fails_gold(store):
 
 def test_without_gold_the_majority_is_believed(store):
     """Which is why a report card says that nothing tells it from collusion."""
-    colluded(store, 80, 0)
+    colluded(store, 200, 0)
     worth = worth_of(store)
     assert worth["liar-1"] > worth["honest-1"]
 
