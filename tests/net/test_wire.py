@@ -308,6 +308,7 @@ def test_a_damaged_frame_is_a_value_or_a_wire_error(group: Group, data: st.DataO
     assert isinstance(outcome(bytes(frame)), Group | WireError)
 
 
+@pytest.mark.usefixtures("cold")  # a fork has taken memory before
 def test_claims_of_lengths_are_not_believed() -> None:
     """Lists in lists that each claim to be as long as the message: the memory is not taken."""
     code = """
