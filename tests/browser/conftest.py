@@ -19,7 +19,14 @@ import pytest
 
 PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "firefox-esr": ("firefox-esr", "firefox")}
 """Programs that will do, by the name of the system's package."""
-SCREENS = {"desktop": {"width": 1280, "height": 720}, "phone": {"width": 390, "height": 844}}
+WIDE, NARROW = {"viewport": {"width": 1280, "height": 860}}, {"viewport": {"width": 390, "height": 844}}
+SCREENS = {
+    "desktop": ("chromium", WIDE),
+    "phone": ("chromium", {**NARROW, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}),
+    "firefox": ("firefox-esr", WIDE),
+    "firefox-phone": ("firefox-esr", NARROW),
+}
+"""Where pages are looked at: the browser, and options of its contexts."""
 WAIT_MS = 90_000
 """How long a page may take for what a test waits for."""
 STATUS = "Failed to load resource: the server responded with a status of"
@@ -71,26 +78,33 @@ def fonts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def browser(request: pytest.FixtureRequest, fonts: dict[str, str]) -> Iterator[Any]:
-    """A browser without a window: Chromium, or what the module names as its ``BROWSER``.
+def browser(fonts: dict[str, str]) -> Iterator[Callable[[str], Any]]:
+    """``browser("chromium")``: a browser without a window, started when it is first asked for.
 
     It ends with the module: its event loop would disturb the tests of others.
     """
-    name = getattr(request.module, "BROWSER", "chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install penstock[dev]")
-    program = next((found for one in PROGRAMS[name] if (found := shutil.which(one))), None)
-    if program is None:
-        pytest.skip(f"{name} is not installed: apt-get install {name}")
-    with playwright.sync_playwright() as driver:
+    running: dict[str, Any] = {}
+
+    def of(name: str) -> Any:
+        if name in running:
+            return running[name]
+        program = next((found for one in PROGRAMS[name] if (found := shutil.which(one))), None)
+        if program is None:
+            pytest.skip(f"{name} is not installed: apt-get install {name}")
         if name == "chromium":
-            started = driver.chromium.launch(executable_path=program, env=fonts)
+            running[name] = driver.chromium.launch(executable_path=program, env=fonts)
         else:  # as it was built, over WebDriver BiDi: Playwright's other way to Firefox is a build of its own
             preferences = {"ui.prefersReducedMotion": 1}
-            started = driver.firefox.launch(
+            running[name] = driver.firefox.launch(
                 executable_path=program, channel="moz-firefox", firefox_user_prefs=preferences, env=fonts
             )
-        yield started
-        started.close()
+        return running[name]
+
+    with playwright.sync_playwright() as driver:
+        yield of
+        for one in running.values():
+            one.close()
 
 
 @pytest.fixture
@@ -99,15 +113,16 @@ def watched() -> Watched:
 
 
 @pytest.fixture
-def visitor(browser: Any, watched: Watched) -> Iterator[Callable[..., Any]]:
-    """``visitor(**options)``: a page of somebody new, with cookies and storage of their own; options as Playwright's contexts.
+def visitor(browser: Callable[[str], Any], watched: Watched) -> Iterator[Callable[..., Any]]:
+    """``visitor("phone", **options)``: a page of somebody new, with cookies and storage of their own, on one of ``SCREENS``.
 
     At the end nothing that the test did not expect may have gone wrong in any of its pages.
     """
     contexts = []
 
-    def make(**options: Any) -> Any:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 860}, "reduced_motion": "reduce", **options})
+    def make(screen: str = "desktop", **options: Any) -> Any:
+        program, size = SCREENS[screen]
+        context = browser(program).new_context(**{**size, "reduced_motion": "reduce", **options})
         contexts.append(context)
         context.set_default_timeout(WAIT_MS)
         context.on("request", lambda request: watched.requests.append(request.url))
@@ -128,10 +143,19 @@ def page(visitor: Callable[..., Any]) -> Any:
     return visitor()
 
 
-@pytest.fixture(params=SCREENS)
+@pytest.fixture(params=["desktop", "firefox", "firefox-phone"])
 def screen(request: pytest.FixtureRequest, visitor: Callable[..., Any]) -> Any:
-    """A page on a desktop and on a phone: its test runs twice."""
-    return visitor(viewport=SCREENS[request.param])
+    """A page in Chromium, and in Firefox on a desktop and on a phone: its test runs three times."""
+    return visitor(request.param)
+
+
+@pytest.fixture(
+    params=[("desktop", "light"), ("phone", "dark"), ("firefox", "light"), ("firefox-phone", "light")], ids="-".join
+)
+def look(request: pytest.FixtureRequest, visitor: Callable[..., Any]) -> Any:
+    """A page in each browser on each screen, Chromium's in the dark too; Firefox over BiDi knows the light only."""
+    screen, colours = request.param
+    return visitor(screen, color_scheme=colours)
 
 
 def _complain(watched: Watched, message: Any) -> None:
@@ -158,6 +182,6 @@ def usable(accessible: Callable[[Any], list[str]]) -> Callable[[Any], None]:
 
     def check(page: Any) -> None:
         assert accessible(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, "wider than the screen"
+        assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"], "wider than the screen"
 
     return check

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from penstock.feedback.records import Annotator, Event, Task
+from penstock.feedback.records import Annotator, Event, Submission, Task
 from penstock.feedback.store import Store
 
 PASSWORD = "a password of the tests"
@@ -69,6 +69,34 @@ class Service:
             page.get_by_role("dialog", name="Guideline").wait_for(state="hidden")  # until then keys do nothing
         return page
 
+    def desk(self, page: Any, *tasks: Task, **options: Any) -> Any:
+        """Ask, start with these options and have ann sign in; gives her page."""
+        return self.ask(*tasks).start(**options).sign_in(page)
+
+    def at(self, page: Any, path: str, name: str = "root") -> Any:
+        """Sign in as somebody and go to a page of theirs."""
+        self.sign_in(page, name).goto(self.url + path)
+        return page
+
+    def newcomer(self) -> str:
+        """The path of an invite for somebody new."""
+        from penstock.feedback.service.accounts import Accounts
+
+        return f"/invite/{Accounts(self.store.database, self.store.now).enrol('newcomer', 'annotator', {})}"
+
+    def vote(self, task: Task, annotator: str, preference: int) -> None:
+        """A vote that comes by another way than a browser."""
+        self.store.hand_out(task.id, annotator)
+        self.store.submit(Submission("vote", task.id, annotator, f"{annotator}:{task.id}", {"preference": preference}))
+
+    def votes(self) -> list[int]:
+        """The preferences of all votes as they were given: above 0 for the left one."""
+        return [shown(vote) for vote in self.said("vote")]
+
+    def kinds(self) -> list[str]:
+        """The kinds of all events, in the order of the log."""
+        return [event.kind for event in self.store.events()]
+
     def said(self, kind: str) -> list[Event]:
         """Events of a kind, in the order of the log."""
         return [event for event in self.store.events() if event.kind == kind]
@@ -80,6 +108,23 @@ def settled(page: Any) -> None:
         "() => !/Loading/.test(document.querySelector('#question')?.textContent ?? 'Loading')"
         " && document.querySelector('#bar')?.getAttribute('aria-busy') !== 'true'"
     )
+
+
+def press(page: Any, *names: str) -> None:
+    """Press keys one after the other."""
+    for name in names:
+        page.keyboard.press(name)
+
+
+def nothing_left(page: Any) -> None:
+    """Wait until the desk says that all tasks are done."""
+    question(page, "No more tasks for now")
+
+
+def give_reason(page: Any, reason: str, button: str) -> None:
+    """Fill in the reason that a dialog asks for, and press its button."""
+    page.get_by_role("dialog").get_by_label("Reason").fill(reason)
+    page.get_by_role("dialog").get_by_role("button", name=button, exact=True).click()
 
 
 def question(page: Any, text: str) -> None:

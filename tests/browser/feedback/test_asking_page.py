@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feedback_service import PASSWORD, question
+from feedback_service import PASSWORD, give_reason, nothing_left, question
 
 from penstock.feedback.errors import NotFound
-from penstock.feedback.records import Item, Response, Submission, Task
+from penstock.feedback.records import Item, Response, Task
 
 pytestmark = pytest.mark.slow
 
@@ -19,43 +19,40 @@ Make = Callable[..., Task]
 
 
 def at_admin(service: Any, page: Any) -> Any:
-    service.sign_in(page, "root")
-    page.goto(f"{service.url}/admin")
+    service.at(page, "/admin")
     page.locator("#gold :is(table, p)").wait_for()
     return page
 
 
-def test_questions_are_checked_and_asked_from_a_file(service: Any, page: Any, tmp_path: Path) -> None:
+def test_questions_are_checked_and_asked_from_a_file(service: Any, screen: Any, usable: Any, tmp_path: Path) -> None:
     rows = [{"prompt": f"Question {i}?", "responses": ["Yes.", "No."], "note": "x"} for i in range(2)]
     path = tmp_path / "q.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    at_admin(service.start(), page)
-    page.get_by_label("File", exact=True).set_input_files(path)
-    page.get_by_role("button", name="Check", exact=True).click()
-    page.get_by_text("The file holds 2 questions; columns not used: note.").wait_for()
+    at_admin(service.start(), screen)
+    screen.get_by_label("File", exact=True).set_input_files(path)
+    screen.get_by_role("button", name="Check", exact=True).click()
+    screen.get_by_text("The file holds 2 questions; columns not used: note.").wait_for()
     assert list(service.store.tasks()) == []
-    page.get_by_role("button", name="Ask", exact=True).click()
-    page.get_by_text("2 new questions asked").wait_for()
+    screen.get_by_role("button", name="Ask", exact=True).click()
+    screen.get_by_text("2 new questions asked").wait_for()
     assert len(list(service.store.tasks())) == 2
+    usable(screen)
 
 
 def test_gold_is_made_from_the_log_and_taken_back(service: Any, page: Any, pair: Make) -> None:
     task = pair("p")
     service.ask(task)
-    service.store.hand_out(task.id, "ann")
-    service.store.submit(Submission("vote", task.id, "ann", "a-key", {"preference": 2}))
+    service.vote(task, "ann", 2)
     at_admin(service.start(), page)
     page.get_by_label("Select event 1").check()
     page.get_by_role("button", name="Make gold").click()
     page.get_by_label("Right answer", exact=True).fill("1")
-    page.get_by_role("dialog").get_by_label("Reason").fill("known")
-    page.get_by_role("dialog").get_by_role("button", name="Make gold").click()
+    give_reason(page, "known", "Make gold")
     page.get_by_role("row", name="Question p? First answer to p. in use").wait_for()
     page.get_by_role("button", name="Stop using Question p?").click()
-    page.get_by_role("dialog").get_by_label("Reason").fill("wrong")
-    page.get_by_role("dialog").get_by_role("button", name="Stop using it").click()
+    give_reason(page, "wrong", "Stop using it")
     page.get_by_role("row", name="Question p? First answer to p. no longer used").wait_for()
-    assert [event.kind for event in service.store.events()][1:] == ["promote", "demote"]
+    assert service.kinds()[1:] == ["promote", "demote"]
 
 
 def test_a_person_gets_another_role_and_is_deleted_by_name(service: Any, page: Any) -> None:
@@ -74,12 +71,11 @@ def test_a_person_gets_another_role_and_is_deleted_by_name(service: Any, page: A
 
 def test_an_answer_is_corrected_in_place(service: Any, page: Any) -> None:
     item = Item(prompt="Question p?", responses=(Response("A gate open."),))
-    service.ask(Task(item=item, form="correction", overlap=1)).start()
-    service.sign_in(page)
+    service.desk(page, Task(item=item, form="correction", overlap=1))
     question(page, "Correct the answer")
     page.get_by_label("The corrected answer").fill("A gate opens.")
     assert page.locator("#below mark").all_inner_texts() == ["opens"]
     page.keyboard.press("Control+Enter")
-    question(page, "No more tasks for now")
+    nothing_left(page)
     assert [event.body["text"] for event in service.said("correction")] == ["A gate opens."]
     assert PASSWORD not in page.content()

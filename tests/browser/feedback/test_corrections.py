@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from feedback_service import Service
+from feedback_service import Service, give_reason, press
 
 from penstock.feedback.records import Response, Submission
 from penstock.product import quarantine
@@ -30,8 +30,7 @@ def edited(
 
 
 def at(service: Service, page: Any, name: str = "ada") -> Any:
-    service.sign_in(page, name)
-    page.goto(f"{service.url}/corrections")
+    service.at(page, "/corrections", name)
     page.locator("#count", has_text="review").wait_for()
     page.locator("#ruled :is(table, p)").wait_for()
     return page
@@ -43,15 +42,20 @@ def standing(service: Service) -> list[tuple[str, str, str, str]]:
     return [(correction.text, ruling.verdict, ruling.annotator, ruling.note) for correction, ruling in found]
 
 
-def test_an_edit_is_compared_and_approved_by_keyboard(service: Any, page: Any) -> None:
+def test_an_edit_is_compared_approved_by_keyboard_and_withdrawn_with_a_reason(service: Any, screen: Any, usable: Any) -> None:
     edited(service)
-    at(service.start(), page)
-    assert page.locator("#original mark").all_inner_texts() == ["a year"]
-    assert page.locator("#text mark").all_inner_texts() == ["five days"]
-    page.keyboard.press("a")
-    page.locator("#count", has_text="Nothing to review").wait_for()
-    page.get_by_role("row", name="Refunds take five days.").get_by_text("180 days left").wait_for()
+    at(service.start(), screen)
+    assert screen.locator("#original mark").all_inner_texts() == ["a year"]
+    assert screen.locator("#text mark").all_inner_texts() == ["five days"]
+    usable(screen)
+    screen.keyboard.press("a")
+    screen.locator("#count", has_text="Nothing to review").wait_for()
+    screen.get_by_role("row", name="Refunds take five days.").get_by_text("180 days left").wait_for()
     assert standing(service) == [("Refunds take five days.", "approved", "ada", "")]
+    screen.get_by_role("button", name="Withdraw Refunds").click()
+    give_reason(screen, "the rule has changed", "Withdraw")
+    screen.get_by_role("cell", name="the rule has changed").wait_for()
+    assert standing(service) == [("Refunds take five days.", "withdrawn", "ada", "the rule has changed")]
 
 
 def test_a_rejection_needs_a_reason(service: Any, page: Any) -> None:
@@ -61,8 +65,7 @@ def test_a_rejection_needs_a_reason(service: Any, page: Any) -> None:
     page.get_by_text("Please give a reason for rejecting it.").wait_for()
     assert standing(service) == []
     page.keyboard.type("not our rule")
-    page.keyboard.press("Escape")
-    page.keyboard.press("r")
+    press(page, "Escape", "r")
     page.get_by_role("cell", name="not our rule").wait_for()
     assert standing(service) == [("Refunds take five days.", "rejected", "ada", "not our rule")]
 
@@ -86,9 +89,7 @@ def test_one_goes_through_what_waits_by_keyboard(service: Any, page: Any) -> Non
     for number in range(3):
         edited(service, f"Refunds take {'I' * (number + 1)} days.", f"u{number}")
     at(service.start(), page)
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    page.keyboard.press("k")
+    press(page, "j", "j", "k")
     assert page.locator("#count").inner_text() == "2 of 3 to review"
     page.keyboard.press("d")
     assert page.locator("#correction mark").count() == 0
@@ -107,8 +108,7 @@ def test_nobody_decides_about_their_own(service: Any, page: Any, pair: Any) -> N
     at(service.start(), page)
     page.get_by_text("You wrote this correction").wait_for()
     assert not page.get_by_role("button", name="Approve").is_visible()
-    page.keyboard.press("a")
-    page.keyboard.press("?")
+    press(page, "a", "?")
     assert standing(service) == []
 
 
@@ -123,17 +123,6 @@ def test_who_decides_after_somebody_else_is_told_and_changes_nothing(service: An
     assert standing(service) == [("Refunds take five days.", "rejected", "root", "wrong")]
 
 
-def test_an_approval_is_withdrawn_with_a_reason(service: Any, page: Any) -> None:
-    edited(service)
-    at(service.start(), page)
-    page.keyboard.press("a")
-    page.get_by_role("button", name="Withdraw Refunds").click()
-    page.get_by_role("dialog").get_by_label("Reason").fill("the rule has changed")
-    page.get_by_role("dialog").get_by_role("button", name="Withdraw").click()
-    page.get_by_role("cell", name="the rule has changed").wait_for()
-    assert standing(service) == [("Refunds take five days.", "withdrawn", "ada", "the rule has changed")]
-
-
 def test_administrators_see_the_signals_of_each_tenant_and_adjudicators_do_not(service: Any, page: Any, visitor: Any) -> None:
     edited(service)
     new_token(service.store, "bank")
@@ -146,27 +135,16 @@ def test_administrators_see_the_signals_of_each_tenant_and_adjudicators_do_not(s
     assert at(service, visitor()).locator("#signals").count() == 0
 
 
-def test_an_annotator_has_no_way_to_it(service: Any, page: Any) -> None:
-    service.start()
-    service.sign_in(page)
-    assert page.get_by_role("navigation").get_by_role("link").all_inner_texts() == ["Annotate"]
-    page.goto(f"{service.url}/corrections")
-    page.get_by_role("heading", name="You don't have access to this page").wait_for()
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_a_phone(service: Any, visitor: Any, accessible: Any, scheme: str) -> None:
+def test_the_page_is_accessible_and_fits_a_phone(service: Any, visitor: Any, usable: Any, scheme: str) -> None:
     edited(service, "Refunds take four days.", "u0")
     edited(service, HARM)
-    service.start()
-    page = at(service, visitor(color_scheme=scheme, viewport={"width": 390, "height": 780}), "root")
+    page = at(service.start(), visitor("phone", color_scheme=scheme), "root")
     page.locator("#signals table").wait_for()
-    assert accessible(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    usable(page)
     page.keyboard.press("a")
     page.locator("#ruled summary").first.click()
     page.locator("#suspicions").wait_for()
-    assert accessible(page) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    usable(page)
     page.keyboard.press("?")
-    assert accessible(page) == []
+    usable(page)

@@ -7,34 +7,31 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from feedback_service import PASSWORD, prompt, question, shown
+from feedback_service import PASSWORD, nothing_left, prompt
 
-from penstock.feedback.records import Submission, Task
+from penstock.feedback.records import Task
 
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
-LEFT = "No more tasks for now"
 FAILED = "Failed to load resource: net::"
 
 
 def test_pressing_twice_is_one_vote(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("p")).start()
-    service.sign_in(page)
+    service.desk(page, pair("p"))
     page.evaluate(
         "() => { const send = (key) => document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));"
         " send('1'); send('1'); send('7'); document.querySelector('.votes button').click(); }"
     )
-    question(page, LEFT)
-    assert [shown(vote) for vote in service.said("vote")] == [3]
+    nothing_left(page)
+    assert service.votes() == [3]
 
 
 def test_an_answer_that_arrived_unheard_is_sent_again_and_counts_once(
     service: Any, page: Any, watched: Any, pair: Make
 ) -> None:
     watched.may_fail.add(FAILED)
-    service.ask(pair("p")).start()
-    service.sign_in(page)
+    service.desk(page, pair("p"))
     keys = []
 
     def deaf(route: Any) -> None:
@@ -51,30 +48,27 @@ def test_an_answer_that_arrived_unheard_is_sent_again_and_counts_once(
     page.locator("#unsaved", has_text="Not saved yet").wait_for()
     assert len(service.said("vote")) == 1
     page.get_by_role("button", name="Try now").click()
-    question(page, LEFT)
-    assert len(keys) == 2
-    assert len(set(keys)) == 1
+    nothing_left(page)
+    assert keys == [keys[0]] * 2
     assert len(service.said("vote")) == 1
     assert not page.locator("#unsaved").is_visible()
 
 
 def test_an_answer_waits_out_a_restart_of_the_service_and_a_reload(service: Any, page: Any, watched: Any, pair: Make) -> None:
     watched.may_fail.add(FAILED)
-    service.ask(pair("p")).start()
-    service.sign_in(page)
+    service.desk(page, pair("p"))
     service.end()
     page.keyboard.press("6")
     page.locator("#unsaved", has_text="Not saved yet").wait_for()
     assert service.said("vote") == []
     service.start()
     page.reload()
-    question(page, LEFT)
-    assert [shown(vote) for vote in service.said("vote")] == [-2]
+    nothing_left(page)
+    assert service.votes() == [-2]
 
 
 def test_a_second_tab_follows_the_first(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("a", priority=2), pair("b", priority=1)).start()
-    service.sign_in(page)
+    service.desk(page, pair("a", priority=2), pair("b", priority=1))
     other = page.context.new_page()
     other.goto(service.url)
     prompt(page, "a")
@@ -84,8 +78,8 @@ def test_a_second_tab_follows_the_first(service: Any, page: Any, pair: Make) -> 
     prompt(other, "b")
     other.get_by_text("perhaps in another tab").wait_for()
     other.keyboard.press("2")
-    question(other, LEFT)
-    question(page, LEFT)
+    nothing_left(other)
+    nothing_left(page)
     assert len(service.said("vote")) == 2
 
 
@@ -95,41 +89,38 @@ def test_the_same_task_answered_on_two_devices_is_one_vote(service: Any, visitor
     for device in (first, second):
         prompt(device, "a")
     first.keyboard.press("1")
-    question(first, LEFT)
+    nothing_left(first)
     second.keyboard.press("7")
     second.get_by_text("You have already answered this task").wait_for()
-    question(second, LEFT)
-    assert [shown(vote) for vote in service.said("vote")] == [3]
+    nothing_left(second)
+    assert service.votes() == [3]
 
 
-def test_a_lease_that_ran_out_is_told_and_an_answer_still_counts(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("a")).start(lease_seconds=1.5)
-    service.sign_in(page)
-    page.locator("#expired", has_text="has run out").wait_for()
+def test_a_lease_that_ran_out_is_told_and_taken_again_at_work_and_an_answer_counts_without_one(
+    service: Any, page: Any, pair: Make
+) -> None:
+    service.desk(page, pair("a"), lease_seconds=1.5)
+    expired = page.locator("#expired", has_text="has run out")
+    expired.wait_for()
     assert service.store.held("ann") == []
-    page.keyboard.press("2")
-    question(page, LEFT)
-    assert [shown(vote) for vote in service.said("vote")] == [2]
-
-
-def test_a_lease_that_ran_out_is_taken_again_at_work(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("a")).start(lease_seconds=1.5)
-    service.sign_in(page)
-    page.locator("#expired", has_text="has run out").wait_for()
     page.mouse.click(5, 400)
     page.locator("#expired").wait_for(state="hidden")
     assert len(service.store.held("ann")) == 1
+    expired.wait_for()
+    assert service.store.held("ann") == []
+    page.keyboard.press("2")
+    nothing_left(page)
+    assert service.votes() == [2]
 
 
 def test_what_was_written_for_a_task_that_others_took_is_kept_to_copy(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("a", overlap=1, priority=2), pair("b", priority=1)).start(lease_seconds=1.5)
-    service.sign_in(page)
+    taken = pair("a", overlap=1, priority=2)
+    service.desk(page, taken, pair("b", priority=1), lease_seconds=1.5)
     prompt(page, "a")
     page.keyboard.press("c")
     page.get_by_label("What is good or bad").fill("a long thought")
     page.locator("#expired", has_text="has run out").wait_for()
-    others = service.store.hand_out(service.store.next_task("ben").task, "ben")
-    service.store.submit(Submission("vote", others.task, "ben", "ben:a", {"preference": 1}))
+    service.vote(taken, "ben", 1)
     page.get_by_role("button", name="Keep this task").click()
     page.get_by_role("heading", name="This task is no longer available").wait_for()
     assert "a long thought" in page.get_by_label("Your time on it ran out").input_value()
@@ -138,8 +129,7 @@ def test_what_was_written_for_a_task_that_others_took_is_kept_to_copy(service: A
 
 
 def test_a_lease_is_renewed_while_one_works(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("a")).start(lease_seconds=4)
-    service.sign_in(page)
+    service.desk(page, pair("a"), lease_seconds=4)
     page.keyboard.press("c")
     until = time.monotonic() + 8
     while time.monotonic() < until:
@@ -152,14 +142,13 @@ def test_a_lease_is_renewed_while_one_works(service: Any, page: Any, pair: Make)
 def test_what_could_not_be_sent_for_want_of_a_session_is_sent_after_the_next_sign_in(
     service: Any, page: Any, pair: Make
 ) -> None:
-    service.ask(pair("a")).start()
-    service.sign_in(page)
+    service.desk(page, pair("a"))
     page.context.clear_cookies()
     page.keyboard.press("3")
     page.get_by_role("heading", name="Sign in").wait_for()
     service.sign_in(page)
-    question(page, LEFT)
-    assert [shown(vote) for vote in service.said("vote")] == [1]
+    nothing_left(page)
+    assert service.votes() == [1]
 
 
 def test_a_page_that_the_service_does_not_answer_goes_on_when_it_does(

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from feedback_service import question, settled, shown
+from feedback_service import nothing_left, press, question, settled
 
 from penstock.feedback.records import Task
 
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
-PHONE = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 LEAST = 44
 """Points of a side of what a finger must hit. SOURCE: WCAG 2.2, 2.5.5."""
 
@@ -41,65 +40,54 @@ def task(form: str, pair: Make, many: Make) -> Task:
     }[form]()  # fmt: skip
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_phone_needs_no_sideways_scrolling_and_buttons_fit_fingers(
-    service: Any, visitor: Any, pair: Make, many: Make, form: str
-) -> None:
-    service.ask(task(form, pair, many)).start()
-    page = service.sign_in(visitor(**PHONE), read=False)
-    question(page, FORMS[form])
-    page.get_by_role("button", name="I have read it").tap()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert page.evaluate(SMALL, LEAST) == []
-
-
 def test_a_vote_by_touch(service: Any, visitor: Any, pair: Make) -> None:
-    service.ask(pair("p")).start()
-    page = service.sign_in(visitor(**PHONE))
+    page = service.desk(visitor("phone"), pair("p"))
     bar = page.locator("#bar").bounding_box()
-    assert bar["y"] + bar["height"] == pytest.approx(780, abs=1)  # at hand, wherever one has scrolled to
+    assert bar["y"] + bar["height"] == pytest.approx(844, abs=1)  # at hand, wherever one has scrolled to
     page.get_by_role("button", name="B better").tap()
-    question(page, "No more tasks for now")
-    assert [shown(vote) for vote in service.said("vote")] == [-2]
+    nothing_left(page)
+    assert service.votes() == [-2]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_accessible(
-    service: Any, visitor: Any, accessible: Any, pair: Make, many: Make, form: str, scheme: str
+LOOKS = [
+    (form, screen, ("light", "dark")[(at + (screen == "desktop")) % 2])
+    for at, form in enumerate(FORMS)
+    for screen in ("phone", "desktop", ("firefox-phone", "firefox")[at % 2])
+]
+"""Pairwise: every form on phone and desktop, in both browsers and both colours (Firefox over BiDi knows the light only)."""
+
+
+@pytest.mark.parametrize(("form", "screen", "scheme"), LOOKS)
+def test_every_form_is_accessible_needs_no_sideways_scrolling_and_fits_fingers(
+    service: Any, visitor: Any, usable: Any, pair: Make, many: Make, form: str, screen: str, scheme: str
 ) -> None:
-    service.ask(task(form, pair, many)).start()
-    page = service.sign_in(visitor(color_scheme=scheme))
+    page = service.desk(visitor(screen, color_scheme=scheme), task(form, pair, many))
     question(page, FORMS[form])
-    assert accessible(page) == []
-    for name in ("d", "c"):
-        page.keyboard.press(name)
-    assert accessible(page) == []
-    page.keyboard.press("Escape")
-    page.keyboard.press("?")
-    assert accessible(page) == []
+    usable(page)
+    if screen == "phone":
+        assert page.evaluate(SMALL, LEAST) == []
+    press(page, "d", "c")  # differences are marked, and a critique can be written
+    usable(page)
+    press(page, "Escape", "?")
+    assert page.get_by_role("dialog").is_visible()
+    usable(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_without_a_task_are_accessible(service: Any, visitor: Any, accessible: Any, scheme: str) -> None:
-    from penstock.feedback.service.accounts import Accounts
-
-    secret = Accounts(service.store.database, service.store.now).enrol("newcomer", "annotator", {})
-    service.start()
-    page = visitor(color_scheme=scheme)
-    for path, heading in (("/sign-in", "Sign in"), (f"/invite/{secret}", "Welcome"), ("/nothing", "Page not found")):
-        page.goto(service.url + path)
-        page.get_by_role("heading", name=heading, level=1).wait_for()
-        assert accessible(page) == []
-    page.goto(f"{service.url}/sign-in")
-    page.get_by_label("Name").fill("ann")
-    page.get_by_label("Password").fill("not the right one")
-    page.keyboard.press("Enter")
-    page.get_by_role("alert").wait_for()
-    assert accessible(page) == []
-    service.sign_in(page)
-    question(page, "No more tasks for now")
-    assert accessible(page) == []
+def test_pages_without_a_task_are_accessible(service: Any, look: Any, usable: Any) -> None:
+    invite = service.start().newcomer()
+    for path, heading in ((invite, "Welcome"), ("/nothing", "Page not found"), ("/sign-in", "Sign in")):
+        look.goto(service.url + path)
+        look.get_by_role("heading", name=heading, level=1).wait_for()
+        usable(look)
+    look.get_by_label("Name").fill("ann")
+    look.get_by_label("Password").fill("not the right one")
+    look.keyboard.press("Enter")
+    look.get_by_role("alert").wait_for()
+    assert look.get_by_label("Password").is_visible()
+    usable(look)
+    service.sign_in(look)
+    nothing_left(look)
+    usable(look)
 
 
 def test_the_theme_button_outlives_a_reload(service: Any, page: Any) -> None:
@@ -114,8 +102,7 @@ def test_the_theme_button_outlives_a_reload(service: Any, page: Any) -> None:
 
 
 def test_a_new_task_is_told_and_takes_the_focus(service: Any, page: Any, pair: Make) -> None:
-    service.ask(pair("a", priority=2), pair("b", priority=1)).start()
-    service.sign_in(page)
+    service.desk(page, pair("a", priority=2), pair("b", priority=1))
     page.keyboard.press("1")
     page.get_by_role("status").filter(has_text="Saved. Which answer is better?").wait_for()
     assert page.evaluate("document.activeElement.id") == "question"
@@ -135,14 +122,12 @@ HARM = """<script>window.harmed = 1</script><img src=x onerror="window.harmed = 
 
 
 def test_a_response_that_means_harm_is_inert(service: Any, page: Any, watched: Any, pair: Make) -> None:
-    service.ask(pair("p", HARM, "Fine.")).start()
-    service.sign_in(page)
+    service.desk(page, pair("p", HARM, "Fine."))
     answers = page.locator("#answers")
     answers.get_by_text("[image: a spy]").wait_for()
     for text in ("press me", "or me"):
         answers.get_by_text(text).click(force=True)
-    page.keyboard.press("d")
-    page.keyboard.press("d")
+    press(page, "d", "d")
     settled(page)
     assert page.evaluate("window.harmed") is None
     assert answers.locator("script, img, iframe, style, form, [onclick], [onerror], [style], a[href^=javascript]").count() == 0

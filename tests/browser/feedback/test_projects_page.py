@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from feedback_service import prompt, question, settled
+from feedback_service import nothing_left, prompt, settled
 
 from penstock.feedback.records import Task
 
@@ -20,9 +20,7 @@ Make = Callable[..., Task]
 def test_a_project_is_made_and_filled_and_only_its_members_choose_and_judge_it(
     service: Any, page: Any, visitor: Any, pair: Make, tmp_path: Path
 ) -> None:
-    service.ask(pair("open", overlap=4)).start()  # who is at the desk holds a seat, the administrator too
-    service.sign_in(page, "root")
-    page.goto(service.url + "/admin")
+    service.ask(pair("open", overlap=4)).start().at(page, "/admin")  # who is at the desk holds a seat, the administrator too
     page.get_by_text("New project", exact=True).click()
     page.get_by_label("Name of the project").fill("legal")
     page.get_by_role("button", name="Create", exact=True).click()
@@ -39,9 +37,8 @@ def test_a_project_is_made_and_filled_and_only_its_members_choose_and_judge_it(
     page.get_by_role("button", name="Add to this project").click()
     page.locator("#people").get_by_role("rowheader", name="ann").wait_for()
 
-    row = {"prompt": "Question secret?", "responses": ["One.", "Two."]}
     file = tmp_path / "questions.jsonl"
-    file.write_text(json.dumps(row), encoding="utf-8")
+    file.write_text(json.dumps({"prompt": "Question secret?", "responses": ["One.", "Two."]}), encoding="utf-8")
     page.get_by_label("File", exact=True).set_input_files(file)
     page.get_by_role("button", name="Ask", exact=True).click()
     page.get_by_text("1 new question asked.").wait_for()
@@ -55,11 +52,10 @@ def test_a_project_is_made_and_filled_and_only_its_members_choose_and_judge_it(
     ann.goto(service.url)  # the browser remembers the project
     prompt(ann, "secret")
     ann.keyboard.press("1")
-    question(ann, "No more tasks for now")
+    nothing_left(ann)
     ann.get_by_label("Project").select_option("default")
     prompt(ann, "open")
 
-    ann.screenshot(path=tmp_path / "ann.png")
     ben = service.sign_in(visitor(), "ben")
     prompt(ben, "open")
     assert not ben.get_by_label("Project").count()
@@ -71,6 +67,3 @@ def test_a_project_is_made_and_filled_and_only_its_members_choose_and_judge_it(
 
     page.reload()
     page.locator("#people").get_by_role("rowheader", name="ann").wait_for()
-    page.get_by_text("Guideline and settings").click()
-    page.screenshot(path=tmp_path / "admin.png", full_page=True)
-    ann.screenshot(path=tmp_path / "ann.png")
