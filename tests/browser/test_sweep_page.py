@@ -11,8 +11,6 @@ import pytest
 from penstock.core.events import EventLog
 from penstock.ui.sweep_report import write_sweep_report
 
-pytestmark = pytest.mark.slow
-
 RATE = {"name": "grpo.learner.learning_rate", "low": 1e-5, "high": 1e-2, "whole": False, "choices": [], "log": True}
 SAMPLES = {"name": "grpo.samples", "low": 0.0, "high": 0.0, "whole": False, "choices": ["4", "8"], "log": False}
 COUNT, SEEDS = 12, 2

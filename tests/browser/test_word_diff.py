@@ -9,8 +9,6 @@ import pytest
 
 from penstock.web.files import SHARED
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def module(browser: Callable[[str], Any]) -> Iterator[Callable[..., Any]]:

@@ -27,8 +27,6 @@ from penstock.deploy.job import HOME, RAY_PORT, SPEC
 from penstock.deploy.manifests import objects
 from penstock.deploy.options import Options
 
-pytestmark = pytest.mark.slow
-
 OPTIONS = Options(image="penstock:test", claim="runs", secret="penstock", cpus=2)
 TOKEN = "0123456789abcdef" * 4
 STEPS = 12

@@ -13,7 +13,6 @@ from followed import LETTERS, Followed
 from slurm_cluster import OneNode, missing
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())} (Debian: slurm-wlm, munge)"),
 ]
 

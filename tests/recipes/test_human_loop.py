@@ -113,7 +113,6 @@ def verdict_of(folder):
     return json.loads((folder / "asked" / "ask-2.json").read_text())
 
 
-@pytest.mark.slow
 def test_the_whole_loop_runs_in_small_and_says_what_came_of_it(tmp_path):
     summary = launch(build("human_loop", SMALL), tmp_path / "run").summary
     assert summary["headline"].startswith("simulated votes: truth 0.")
@@ -123,7 +122,6 @@ def test_the_whole_loop_runs_in_small_and_says_what_came_of_it(tmp_path):
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_the_adversary_is_found_and_weighted_votes_teach_more_than_equal_ones(tmp_path):
     stages = launch(build("human_loop", ONE_ROUND), tmp_path / "run").summary["stages"]
     said = {event["name"]: event for event in logged(tmp_path / "run", "annotator")}
@@ -136,7 +134,6 @@ def test_the_adversary_is_found_and_weighted_votes_teach_more_than_equal_ones(tm
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_a_policy_trained_against_the_votes_is_not_promoted(tmp_path):
     spoilt = [*ONE_ROUND, "--ppo-1.rewards.judges.weight", "-1"]
     summary = launch(build("human_loop", spoilt), tmp_path / "run").summary

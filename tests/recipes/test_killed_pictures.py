@@ -10,8 +10,6 @@ from safetensors.torch import load_file
 
 from penstock.core.events import read_events
 
-pytestmark = pytest.mark.slow
-
 RECIPES = {
     "digits": ["digits", "--steps", "6", "--denoise.steps", "40", "--flow.batch", "4", "--flow.evaluation", "null"],
     "see": ["see", "--pictures", "shapes", "--imitated", "4", "--steps", "8", "--grpo.batch", "8", "--grpo.evaluation", "null"],

@@ -83,7 +83,6 @@ def test_a_slip_that_is_no_chance_is_refused(slip):
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_best_of_n_and_grpo_surpass_the_teacher(tmp_path):
     stages = launch(build("math_prm", ["--threads", "1"]), tmp_path / "run").summary["stages"]

@@ -22,7 +22,6 @@ def test_the_teacher_of_the_table_reads_any_column():
     assert 0.2 < sum(row["said"][-1]["content"] == row["answer"] for row in rows) / len(rows) < 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("run", [maze(steps=1), tools(imitation=1, steps=1)], ids=["maze", "calculator"])
 def test_a_recipe_runs_and_evaluates(run, tmp_path):
     sft, grpo = run.stages

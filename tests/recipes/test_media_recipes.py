@@ -7,6 +7,7 @@ from media_runs import shortened, trained
 from penstock.core.errors import DataError
 from penstock.recipes import hear, see, watch
 from penstock.runtime import launch
+from tiers import LANGUAGE
 
 RECIPES = {"see": see.see, "watch": watch.watch, "hear": hear.hear}
 QUESTIONS = {
@@ -83,7 +84,6 @@ def test_tones_have_the_pitch_of_their_names():
         assert abs(half_tones - hear.NOTES[name]) < 0.35
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_short_run_begins_at_ratio_one_and_stores_each_medium_once(recipe, tmp_path):
     result = launch(short(recipe), tmp_path / "run")
@@ -100,7 +100,6 @@ def test_a_short_run_begins_at_ratio_one_and_stores_each_medium_once(recipe, tmp
         assert 8 < stored <= len({*contents("see", False), *contents("see", True)})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_short_run_in_processes_has_the_same_log_probs_in_generator_and_learner(recipe, tmp_path):
     steps = trained(launch(short(recipe, runtime="procs"), tmp_path / "run"))
@@ -108,8 +107,8 @@ def test_a_short_run_in_processes_has_the_same_log_probs_in_generator_and_learne
     assert max(step["mismatch/max"] for step in steps) < 1e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.learning(*LANGUAGE)
 def test_grpo_takes_over_where_imitation_ended(recipe, tmp_path):
     if recipe == "see":
         pytest.importorskip("sklearn")

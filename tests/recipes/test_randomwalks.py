@@ -117,7 +117,6 @@ def test_a_run_of_each_algorithm_starts_and_is_measured_by_optimality(algorithm,
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_grpo_finds_the_shortest_ways(tmp_path):
     summary = launch(build("randomwalks", ["--algorithm", "grpo", "--threads", "1"]), tmp_path / "run").summary
     assert summary["stages"]["grpo"]["first"]["evaluation/reward"] < 0.4
@@ -125,7 +124,6 @@ def test_grpo_finds_the_shortest_ways(tmp_path):
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "graph_seed", "measure"), [("dpo", 1, ""), ("ilql", 3, f"/beta={BETAS[-1]:g}")])
 def test_given_walks_teach_short_ways_on_other_graphs_than_the_default(algorithm, graph_seed, measure, tmp_path):
     words = ["--algorithm", algorithm, "--graph-seed", str(graph_seed), "--threads", "1"]

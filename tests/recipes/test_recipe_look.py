@@ -62,7 +62,6 @@ def test_who_asks_for_no_place_is_shown_nothing():
     assert (ended.terminated, ended.reward, ended.observation) == (True, 0.0, None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["local", "procs"])
 def test_generator_learner_and_reference_agree_about_what_is_shown_in_the_second_turn(runtime, tmp_path):
     result = launch(short(runtime=runtime), tmp_path / "run")
@@ -76,7 +75,6 @@ def test_generator_learner_and_reference_agree_about_what_is_shown_in_the_second
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_grpo_learns_to_ask_for_the_right_picture(tmp_path):
     values = launch(look(), tmp_path / "run").summary["stages"]["grpo"]
     assert values["last"]["evaluation/reward"] > values["first"]["evaluation/reward"] + 0.2

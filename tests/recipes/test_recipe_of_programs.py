@@ -29,7 +29,6 @@ def numbers_of(task):
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_programs_are_judged_in_the_jail_and_get_better(tmp_path):
     run = programs(imitation=60, steps=6)
     evaluation = replace(run.stages[1].evaluation, data=replace(run.stages[1].evaluation.data, size=40), every=6)

@@ -140,7 +140,6 @@ def starting(folder, algorithm, architecture):
 ALGORITHMS = typing.get_args(Algorithm)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "algorithm"),
     [*(("decoder", name) for name in ALGORITHMS), *(("encoder-decoder", name) for name in ALGORITHMS if name != "sft")],
@@ -163,7 +162,6 @@ def test_a_run_of_each_algorithm_starts(architecture, algorithm, folder, tmp_pat
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_ppo_learns_to_praise_made_up_films(folder, tmp_path):
     words = f"--seed 0 --data {folder} --threads 1 --sft.model.vocabulary 300 --ppo.batch 32 --ppo.evaluation.data.size 20"
     words += " --ppo.sampling.max_new_tokens 16 --ppo.steps 20"

@@ -101,7 +101,6 @@ def test_a_run_of_each_algorithm_starts(algorithm, file, tmp_path):
 
 
 @pytest.mark.learning(*LANGUAGE)
-@pytest.mark.slow
 def test_ppo_learns_the_summary_that_is_preferred(file, tmp_path):
     words = f"--data {file} {SMALL} --sft.data.completion {{{{rejected}}}} --sft.steps 60 --reward.steps 40 --steps 20"
     words += " --ppo.batch 32 --ppo.sampling.max_new_tokens 16 --ppo.learner.learning_rate 3e-4"

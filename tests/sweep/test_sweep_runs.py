@@ -9,14 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from safetensors.numpy import load_file
 from sweep_examples import RECIPES, penstock, results
 
 from penstock.runtime.folder import RunFolder
 
 SEARCH = ("sweep", f"{RECIPES}:tiny", "--grpo.learner.learning_rate", "1e-4..1e-2", "--seeds", "2", "--out", "s")
-pytestmark = pytest.mark.slow
 
 
 def until(ready: Callable[[], bool], seconds: float = 240.0) -> None:

@@ -12,8 +12,6 @@ from feedback_service import give_reason, nothing_left, question, shown
 
 from penstock.feedback.records import Task
 
-pytestmark = pytest.mark.slow
-
 Make = Callable[..., Task]
 
 

@@ -13,8 +13,6 @@ from feedback_service import PASSWORD, give_reason, nothing_left, question
 from penstock.feedback.errors import NotFound
 from penstock.feedback.records import Item, Response, Task
 
-pytestmark = pytest.mark.slow
-
 Make = Callable[..., Task]
 
 

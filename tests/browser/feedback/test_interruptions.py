@@ -6,12 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from feedback_service import PASSWORD, nothing_left, prompt
 
 from penstock.feedback.records import Task
-
-pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
 FAILED = "Failed to load resource: net::"

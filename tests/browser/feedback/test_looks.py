@@ -10,8 +10,6 @@ from feedback_service import nothing_left, press, question, settled
 
 from penstock.feedback.records import Task
 
-pytestmark = pytest.mark.slow
-
 Make = Callable[..., Task]
 LEAST = 44
 """Points of a side of what a finger must hit. SOURCE: WCAG 2.2, 2.5.5."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from feedback_service import nothing_left, press
 
 from media_examples import png, wav
 from penstock.core.blobs import Blob
 from penstock.feedback.records import Item, Response, Task
-
-pytestmark = pytest.mark.slow
 
 DARK, LIGHT, BEEP = png(40, 480), png(220, 480), wav(0.4, 3000)
 CONTENTS = {Blob.of(DARK, "image/png"): DARK, Blob.of(LIGHT, "image/png"): LIGHT, Blob.of(BEEP, "audio/wav"): BEEP}

@@ -7,12 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from feedback_service import nothing_left, prompt, settled
 
 from penstock.feedback.records import Task
-
-pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
 

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from feedback_service import nothing_left, press, prompt
 
 from penstock.feedback.records import Item, Response, Task
-
-pytestmark = pytest.mark.slow
 
 Make = Callable[..., Task]
 CONVERSATION = "".join(f"\n\nHuman: Question {i}? {'words ' * 30}\n\nAssistant: Reply {i}." for i in range(9))

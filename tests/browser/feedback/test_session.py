@@ -10,8 +10,6 @@ from feedback_service import PASSWORD, nothing_left, press, prompt, question, se
 
 from penstock.feedback.records import Task
 
-pytestmark = pytest.mark.slow
-
 Make = Callable[..., Task]
 AXES = {"form": "rating", "axes": ("clear", "right"), "scale": (1, 5)}
 

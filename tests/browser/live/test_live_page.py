@@ -6,13 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from live_server import LivePage
 
 from live_examples import TOKENS, log_of, row, run_folder, small_run
 from penstock.feedback.store import Store
-
-pytestmark = pytest.mark.slow
 
 Opened = Callable[..., Any]
 RUNS = "table.runs tbody tr"
