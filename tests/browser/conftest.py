@@ -177,8 +177,8 @@ def accessible() -> Callable[[Any], list[str]]:
 
 
 @pytest.fixture(scope="session")
-def usable(accessible: Callable[[Any], list[str]]) -> Callable[[Any], None]:
-    """``usable(page)``: axe finds nothing serious, and nobody has to scroll sideways."""
+def assert_usable(accessible: Callable[[Any], list[str]]) -> Callable[[Any], None]:
+    """``assert_usable(page)``: axe finds nothing serious, and nobody has to scroll sideways."""
 
     def check(page: Any) -> None:
         assert accessible(page) == []

@@ -81,8 +81,8 @@ def halted(half_way: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def goes_on(penstock: Penstock, uninterrupted: Callable[..., Path]) -> Callable[..., Outcome]:
-    """``goes_on()``: resume a run, which then ends as if nothing had happened; gives what the command answered."""
+def assert_goes_on(penstock: Penstock, uninterrupted: Callable[..., Path]) -> Callable[..., Outcome]:
+    """``assert_goes_on()``: resume a run, which then ends as if nothing had happened; gives what the command answered."""
 
     def resume(*words: str, recipe: str = "tiny", folder: str = "runs/run") -> Outcome:
         answer = penstock("train", *words, "--resume", folder)

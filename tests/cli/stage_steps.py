@@ -38,7 +38,7 @@ def weights(model: LanguageModel) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def resumed_exactly(make: Callable[[], StageRuntime], at: int) -> tuple[StageRuntime, StageRuntime]:
+def assert_resumed_exactly(make: Callable[[], StageRuntime], at: int) -> tuple[StageRuntime, StageRuntime]:
     """A stage walked as a whole, and one that went on from the state of another after some steps; they did the same."""
     whole, first, second = (make() for _ in range(3))
     expected = walk(whole)

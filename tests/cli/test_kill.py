@@ -32,23 +32,23 @@ def assert_same(folder: Path, whole: Path) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_run_ends_as_if_nothing_had_happened(
-    moment: str, server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
+    moment: str, server: Server, tmp_path: Path, assert_goes_on: Callable[..., Outcome]
 ) -> None:
     recipe, place, count = MOMENTS[moment]
     killed = server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--name", "run", first=f"arm({place!r}, {count})")
     assert killed.code == -9, killed.text
-    goes_on(recipe=recipe)
+    assert_goes_on(recipe=recipe)
 
 
 def test_a_run_killed_again_and_again_ends_as_if_nothing_had_happened(
-    server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
+    server: Server, tmp_path: Path, assert_goes_on: Callable[..., Outcome]
 ) -> None:
     words = ("train", f"{RECIPES}:everything", "--name", "run")
     for count in (4, 5, 3, 6):
         killed = server.run(tmp_path, *words, first=f"arm('penstock.loops.learn:Trainer.step', {count})")
         assert killed.code == -9, killed.text
         words = ("train", "--resume", "runs/run")
-    goes_on(recipe="everything")
+    assert_goes_on(recipe="everything")
 
 
 def test_the_same_seed_gives_the_same_bytes(server: Server, tmp_path: Path, uninterrupted: Callable[..., Path]) -> None:
@@ -77,12 +77,14 @@ CALLS = {
 
 @pytest.mark.parametrize("recipe", ["tiny", "everything"])
 @pytest.mark.parametrize("place", CALLS)
-def test_a_kill_at_any_call(place: str, recipe: str, server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]) -> None:
+def test_a_kill_at_any_call(
+    place: str, recipe: str, server: Server, tmp_path: Path, assert_goes_on: Callable[..., Outcome]
+) -> None:
     for count in CALLS[place][recipe]:
         name = f"run-{count}"
         killed = server.run(tmp_path, "train", f"{RECIPES}:{recipe}", "--name", name, first=f"arm({place!r}, {count})")
         assert killed.code == -9, killed.text
-        goes_on(f"{RECIPES}:{recipe}", recipe=recipe, folder=f"runs/{name}")
+        assert_goes_on(f"{RECIPES}:{recipe}", recipe=recipe, folder=f"runs/{name}")
 
 
 @pytest.mark.parametrize("recipe", ["tiny", "everything"])

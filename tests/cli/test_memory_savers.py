@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from stage_steps import resumed_exactly, walk, weights
+from stage_steps import assert_resumed_exactly, walk, weights
 from tiny_recipes import LETTERS, MODEL, offline, online, run_of, sft
 
 import tiny_models
@@ -114,7 +114,7 @@ def test_training_is_that_with_a_separate_reference(saver: str, models: Models, 
 def test_a_resume_is_exact(saver: str, models: Models) -> None:
     needs(saver)
     stage = ppo((SAVERS | {"8 bits": EIGHT_BITS})[saver])
-    resumed_exactly(lambda: ready_of(stage, models), at=1)
+    assert_resumed_exactly(lambda: ready_of(stage, models), at=1)
 
 
 def test_reference_critic_and_reward_model_share_the_frozen_part(models: Models) -> None:

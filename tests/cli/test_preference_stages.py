@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny_recipes
 import torch
-from stage_steps import resumed_exactly, walk
+from stage_steps import assert_resumed_exactly, walk
 from tiny_recipes import offline, run_of, sft
 
 from penstock.algos import DPO, KTO, SFT, SimPO
@@ -47,7 +47,7 @@ ALGORITHMS = {"dpo": DPO(), "mix": DPO(objective=MPO), "kto": KTO(), "kto pairs"
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_resumed_stage_ends_where_an_uninterrupted_one_does(name: str, tmp_path: Path) -> None:
-    whole, second = resumed_exactly(lambda: ready(stage(ALGORITHMS[name]), tmp_path), at=3)
+    whole, second = assert_resumed_exactly(lambda: ready(stage(ALGORITHMS[name]), tmp_path), at=3)
     assert asyncio.run(whole.evaluate()) == asyncio.run(second.evaluate())
 
 

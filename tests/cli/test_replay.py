@@ -44,7 +44,7 @@ def own(taped: Path, tmp_path: Path, penstock: Penstock) -> Penstock:
     return penstock
 
 
-def replayed(penstock: Penstock) -> Outcome:
+def assert_replayed(penstock: Penstock) -> Outcome:
     """What is said of a replay in which all is equal."""
     told = penstock("replay", "runs/run")
     assert told.code == 0, told.err
@@ -57,13 +57,13 @@ def edit(path: Path, change: Callable[[list[str]], list[str]]) -> None:
 
 
 def test_a_run_that_ran_ahead_is_replayed_to_the_same_weights(own: Penstock) -> None:
-    told = replayed(own)
+    told = assert_replayed(own)
     assert [line.split()[1] for line in told.out.splitlines()[:-1]] == [f"{step}/{STEPS}" for step in range(1, STEPS + 1)]
 
 
 def test_a_replay_changes_nothing_in_the_run(own: Penstock) -> None:
     before = contents(Path("runs/run"))
-    replayed(own)
+    assert_replayed(own)
     assert contents(Path("runs/run")) == before
 
 
@@ -82,7 +82,7 @@ def test_what_the_generator_shares_with_the_learner_is_replayed_as_it_was(
     if "lora" in words[0]:
         pytest.importorskip("peft")
     assert train(server, tmp_path, *words) == 0
-    replayed(penstock)
+    assert_replayed(penstock)
 
 
 def test_a_run_that_was_stopped_in_order_is_replayed_through_the_stop(
@@ -91,7 +91,7 @@ def test_a_run_that_was_stopped_in_order_is_replayed_through_the_stop(
     assert train(server, tmp_path, first=f"arm({STEP!r}, 3, signal.SIGINT)") == 130
     assert penstock("train", "--resume", "runs/run").code == 0
     assert len(list(SCHEDULE.glob("generator-0.*"))) == 2
-    replayed(penstock)
+    assert_replayed(penstock)
 
 
 def test_a_run_that_was_killed_after_its_checkpoint_is_replayed_as_it_went_on(
@@ -100,7 +100,7 @@ def test_a_run_that_was_killed_after_its_checkpoint_is_replayed_as_it_went_on(
     """Step 3 was trained twice, on different groups; the record of the first time leads nowhere."""
     assert train(server, tmp_path, first=f"arm({STEP!r}, 4)") == -9
     assert penstock("train", "--resume", "runs/run").code == 0
-    replayed(penstock)
+    assert_replayed(penstock)
 
 
 def test_a_sample_whose_environment_was_too_slow_fails_again_where_it_is_quick(
@@ -111,7 +111,7 @@ def test_a_sample_whose_environment_was_too_slow_fails_again_where_it_is_quick(
     failed = [json.loads(line)["failed"] for line in (tmp_path / SCHEDULE / "leases.jsonl").read_text().splitlines()]
     assert any(failed)
     (tmp_path / "quick").touch()
-    replayed(penstock)
+    assert_replayed(penstock)
 
 
 # ---- what is different is named
@@ -146,7 +146,7 @@ def test_weights_that_differ_are_named(own: Penstock) -> None:
 def test_a_torn_last_line_of_a_tape_is_passed_over(own: Penstock) -> None:
     with open(TAPE, "a", encoding="utf-8") as out:
         out.write('[99, "subm')
-    replayed(own)
+    assert_replayed(own)
 
 
 def test_a_batch_without_its_tape_is_refused(own: Penstock) -> None:

@@ -115,9 +115,9 @@ def test_a_run_in_which_another_process_trains(penstock: Penstock, server: Serve
 # Damaged checkpoints
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over_loudly(halted: Path, goes_on: Callable[..., Outcome]) -> None:
+def test_a_damaged_newest_checkpoint_is_passed_over_loudly(halted: Path, assert_goes_on: Callable[..., Outcome]) -> None:
     damage(halted / "checkpoints/stage-01-grpo-step-000002")
-    resumed = goes_on()
+    resumed = assert_goes_on()
     assert "checkpoint quarantined name=stage-01-grpo-step-000002" in resumed.out
     assert "learner.safetensors does not match its checksum" in resumed.out
     told = [event for event in events(halted) if "quarantine" in event.get("what", "")]
@@ -166,10 +166,10 @@ def test_after_a_full_disk_older_checkpoints_are_whole(full: tuple[Path, Started
 
 
 def test_after_a_full_disk_the_run_ends_as_if_nothing_had_happened(
-    full: tuple[Path, Started], tmp_path: Path, goes_on: Callable[..., Outcome]
+    full: tuple[Path, Started], tmp_path: Path, assert_goes_on: Callable[..., Outcome]
 ) -> None:
     shutil.copytree(full[0], tmp_path / "runs" / "run")
-    goes_on()
+    assert_goes_on()
 
 
 @pytest.mark.parametrize(("place", "count", "file"), [
@@ -187,15 +187,15 @@ def test_a_full_disk_elsewhere_is_one_line(place: str, count: int, file: str, se
 # Moved and continued
 
 
-def test_a_run_folder_may_be_moved(halted: Path, tmp_path: Path, goes_on: Callable[..., Outcome]) -> None:
+def test_a_run_folder_may_be_moved(halted: Path, tmp_path: Path, assert_goes_on: Callable[..., Outcome]) -> None:
     (tmp_path / "elsewhere").mkdir()
     shutil.move(tmp_path / halted, tmp_path / "elsewhere")
-    goes_on(folder="elsewhere/run")
+    assert_goes_on(folder="elsewhere/run")
 
 
 @pytest.mark.usefixtures("halted")
-def test_resuming_by_recipe_and_flags_is_the_same(goes_on: Callable[..., Outcome]) -> None:
-    goes_on(f"{RECIPES}:tiny", "--seed", "0")
+def test_resuming_by_recipe_and_flags_is_the_same(assert_goes_on: Callable[..., Outcome]) -> None:
+    assert_goes_on(f"{RECIPES}:tiny", "--seed", "0")
 
 
 def test_or_resume_goes_on_with_the_run_of_a_name_and_begins_it_where_there_is_none(

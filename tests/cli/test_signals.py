@@ -22,7 +22,7 @@ def in_step(count: int, name: str = "SIGINT") -> str:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_one_signal_saves_and_says_how_to_go_on(
-    name: str, server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
+    name: str, server: Server, tmp_path: Path, assert_goes_on: Callable[..., Outcome]
 ) -> None:
     stopped = start(server, tmp_path, in_step(7, name))
     assert stopped.code == 130
@@ -30,7 +30,7 @@ def test_one_signal_saves_and_says_how_to_go_on(
     assert "stopped after step 3 of 4 of stage grpo; everything is saved" in stopped.text
     assert "penstock train --resume runs/run" in stopped.text
     assert (tmp_path / "runs/run/checkpoints/stage-01-grpo-step-000003").is_dir()
-    goes_on()
+    assert_goes_on()
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,13 @@ def test_one_signal_saves_and_says_how_to_go_on(
     ids=["1", "4"],
 )
 def test_a_stopped_run_ends_as_if_nothing_had_happened(
-    count: int, said: str, server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
+    count: int, said: str, server: Server, tmp_path: Path, assert_goes_on: Callable[..., Outcome]
 ) -> None:
     stopped = start(server, tmp_path, in_step(count))
     assert stopped.code == 130
     assert said in stopped.text
     assert "grpo" not in stopped.text
-    goes_on()
+    assert_goes_on()
 
 
 def test_a_second_signal_stops_at_once(server: Server, tmp_path: Path) -> None:
@@ -58,11 +58,11 @@ def test_a_second_signal_stops_at_once(server: Server, tmp_path: Path) -> None:
 
 
 def test_after_a_second_signal_the_run_ends_as_if_nothing_had_happened(
-    server: Server, tmp_path: Path, goes_on: Callable[..., Outcome]
+    server: Server, tmp_path: Path, assert_goes_on: Callable[..., Outcome]
 ) -> None:
     inside = "penstock.ckpt.files:write_manifest"
     assert start(server, tmp_path, f"{in_step(7)}; arm({inside!r}, 4, signal.SIGINT)").code == 130
-    goes_on()
+    assert_goes_on()
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

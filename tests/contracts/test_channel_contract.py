@@ -19,7 +19,7 @@ from penstock.weights.alias import AliasChannel
 from penstock.weights.channels import channel
 from penstock.weights.folder import PREFIX
 from penstock.weights.follow import follow
-from weights.weight_examples import Board, until
+from weight_examples import Board, until
 
 SECONDS = 20.0
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tiny_t5
+from learner_examples import assert_equal_bits, evenly, saved, some_units
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed
@@ -22,7 +23,6 @@ from penstock.models.packing import lay_out
 from penstock.train.fleet import fleet_of
 from penstock.train.learner import DeviceLearner, LearnerPlan
 from penstock.train.ranks import learner_of
-from train.learner_examples import assert_equal_bits, evenly, saved, some_units
 
 
 def on_one_device(policy, spec):

@@ -63,7 +63,7 @@ def test_tokens_of_media_are_never_sampled(temperature):
         assert not np.isin(sample.tokens_T[sample.action_T], sorted(model.text.media)).any()
 
 
-def two_turns(model, one, other, **fields):
+def assert_two_turns(model, one, other, **fields):
     """The samples of two turns of a conversation, about a picture each, and how many tokens were prefilled for the second."""
     first, generator = seeing.request(model, "<image>what?", (one,)), embedded_generator(model)
     (sample,) = run(generator, [replace(first, **fields)])
@@ -76,20 +76,20 @@ def two_turns(model, one, other, **fields):
 
 def test_a_later_turn_has_the_same_picture_tokens(model):
     (blob,) = seeing.shown(model, seeing.picture(seed=6))
-    first, second, _ = two_turns(model, blob, blob)
+    first, second, _ = assert_two_turns(model, blob, blob)
     np.testing.assert_array_equal(second.tokens_T[: len(first.tokens_T)], first.tokens_T)
     assert (second.columns[MEDIA] == blob.number).sum() == 9
 
 
 def test_a_kept_conversation_goes_on_at_its_own_positions(model):
     (blob,) = seeing.shown(model, seeing.picture(seed=7))
-    _, second, prefilled = two_turns(model, blob, blob, keep=True)
+    _, second, prefilled = assert_two_turns(model, blob, blob, keep=True)
     assert prefilled < int((~second.action_T).sum()) - 9
 
 
 def test_a_kept_conversation_about_another_picture_is_read_again(model):
     """The key and the tokens are the same, and so nothing else tells that the cache is another picture's."""
-    two_turns(model, *seeing.shown(model, seeing.picture(seed=8), seeing.picture(seed=9)), keep=True)
+    assert_two_turns(model, *seeing.shown(model, seeing.picture(seed=8), seeing.picture(seed=9)), keep=True)
 
 
 @pytest.mark.parametrize("frozen", [True, False])

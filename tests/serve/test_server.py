@@ -125,6 +125,7 @@ async def test_a_reader_that_does_not_read_is_let_go(serve):
         writer.write(post_of(len(body)) + body)
         await until(lambda: service.taken)
         await until(lambda: not service.taken)
+        assert not service.taken
         writer.close()
 
 

@@ -22,7 +22,7 @@ def values(run: Path, name: str) -> list[Any]:
     return [row[name] for row in rows if name in row]
 
 
-def trained(folder: Path, *words: str) -> Path:
+def assert_trained(folder: Path, *words: str) -> Path:
     """A run of six online steps, of which every one learned, from log-probs that are the learner's."""
     pytest.importorskip("vllm", reason="vLLM is not installed here; make test-vllm has it")
     command = [sys.executable, "-m", "penstock.cli.main", "train", *words, "--runs", str(folder), "--name", "run"]
@@ -41,7 +41,7 @@ def trained(folder: Path, *words: str) -> Path:
 
 @pytest.mark.parametrize("channel", ["shared memory", "process group"])
 def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path, channel: str) -> None:
-    run = trained(tmp_path, "quickstart", "--generator", "vllm", *STEPS, "--sft.steps", "10", "--roles.channel", channel)
+    run = assert_trained(tmp_path, "quickstart", "--generator", "vllm", *STEPS, "--sft.steps", "10", "--roles.channel", channel)
     assert max(values(run, "lag/max")) == 2, "generation ran ahead of learning"
     assert "role restarted" not in (run / "events.jsonl").read_text()
     assert "weights refused" not in (run / "events.jsonl").read_text()
@@ -49,4 +49,4 @@ def test_a_run_trains_on_what_vllm_draws_while_updates_come(tmp_path: Path, chan
 
 
 def test_a_model_that_sees_and_whose_tower_moves_trains_on_what_vllm_draws(tmp_path: Path) -> None:
-    trained(tmp_path, "see", "--generator", "vllm", "--pictures", "shapes", *STEPS, "--imitated", "10")
+    assert_trained(tmp_path, "see", "--generator", "vllm", "--pictures", "shapes", *STEPS, "--imitated", "10")

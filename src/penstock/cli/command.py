@@ -42,8 +42,8 @@ def hinted(kind: Any, text: str | Callable[[], str | None] | None = None) -> Any
     """The type of an argument or flag whose help shows its default, unless that is empty or its ``text`` already names it."""
 
     def hint(default: str) -> str:
-        told = (text() if callable(text) else text) or ""
-        return "" if default in ("None", "''", "") or "(default" in told else f"(default: {default})"
+        said = (text() if callable(text) else text) or ""
+        return "" if default in ("None", "''", "") or "(default" in said else f"(default: {default})"
 
     return Annotated[kind, tyro.conf.arg(help_behavior_hint=hint)]
 

@@ -157,15 +157,17 @@ def test_an_annotator_has_no_way_to_the_other_pages(service: Any, page: Any) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_are_accessible_and_fit_a_phone(service: Any, visitor: Any, usable: Any, voted: Task, scheme: str) -> None:
+def test_the_pages_are_accessible_and_fit_a_phone(
+    service: Any, visitor: Any, assert_usable: Any, voted: Task, scheme: str
+) -> None:
     service.vote(voted, "ben", -1)
     page = service.start().at(visitor("phone", color_scheme=scheme), "/admin")
     page.get_by_role("img", name="2 votes on 1 days").wait_for()
     page.get_by_text("Add a person").click()
     page.locator("#log summary").first.click()
-    usable(page)
+    assert_usable(page)
     page.goto(f"{service.url}/adjudicate")
     page.get_by_role("button", name="Find new disputes").click()
     question(page, "Which answer is better?")
     page.get_by_text("All open disputes").click()
-    usable(page)
+    assert_usable(page)

@@ -22,7 +22,7 @@ def at_admin(service: Any, page: Any) -> Any:
     return page
 
 
-def test_questions_are_checked_and_asked_from_a_file(service: Any, screen: Any, usable: Any, tmp_path: Path) -> None:
+def test_questions_are_checked_and_asked_from_a_file(service: Any, screen: Any, assert_usable: Any, tmp_path: Path) -> None:
     rows = [{"prompt": f"Question {i}?", "responses": ["Yes.", "No."], "note": "x"} for i in range(2)]
     path = tmp_path / "q.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -34,7 +34,7 @@ def test_questions_are_checked_and_asked_from_a_file(service: Any, screen: Any, 
     screen.get_by_role("button", name="Ask", exact=True).click()
     screen.get_by_text("2 new questions asked").wait_for()
     assert len(list(service.store.tasks())) == 2
-    usable(screen)
+    assert_usable(screen)
 
 
 def test_gold_is_made_from_the_log_and_taken_back(service: Any, page: Any, pair: Make) -> None:

@@ -40,12 +40,14 @@ def standing(service: Service) -> list[tuple[str, str, str, str]]:
     return [(correction.text, ruling.verdict, ruling.annotator, ruling.note) for correction, ruling in found]
 
 
-def test_an_edit_is_compared_approved_by_keyboard_and_withdrawn_with_a_reason(service: Any, screen: Any, usable: Any) -> None:
+def test_an_edit_is_compared_approved_by_keyboard_and_withdrawn_with_a_reason(
+    service: Any, screen: Any, assert_usable: Any
+) -> None:
     edited(service)
     at(service.start(), screen)
     assert screen.locator("#original mark").all_inner_texts() == ["a year"]
     assert screen.locator("#text mark").all_inner_texts() == ["five days"]
-    usable(screen)
+    assert_usable(screen)
     screen.keyboard.press("a")
     screen.locator("#count", has_text="Nothing to review").wait_for()
     screen.get_by_role("row", name="Refunds take five days.").get_by_text("180 days left").wait_for()
@@ -134,15 +136,15 @@ def test_administrators_see_the_signals_of_each_tenant_and_adjudicators_do_not(s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_a_phone(service: Any, visitor: Any, usable: Any, scheme: str) -> None:
+def test_the_page_is_accessible_and_fits_a_phone(service: Any, visitor: Any, assert_usable: Any, scheme: str) -> None:
     edited(service, "Refunds take four days.", "u0")
     edited(service, HARM)
     page = at(service.start(), visitor("phone", color_scheme=scheme), "root")
     page.locator("#signals table").wait_for()
-    usable(page)
+    assert_usable(page)
     page.keyboard.press("a")
     page.locator("#ruled summary").first.click()
     page.locator("#suspicions").wait_for()
-    usable(page)
+    assert_usable(page)
     page.keyboard.press("?")
-    usable(page)
+    assert_usable(page)

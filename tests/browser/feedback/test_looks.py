@@ -57,35 +57,35 @@ LOOKS = [
 
 @pytest.mark.parametrize(("form", "screen", "scheme"), LOOKS)
 def test_every_form_is_accessible_needs_no_sideways_scrolling_and_fits_fingers(
-    service: Any, visitor: Any, usable: Any, pair: Make, many: Make, form: str, screen: str, scheme: str
+    service: Any, visitor: Any, assert_usable: Any, pair: Make, many: Make, form: str, screen: str, scheme: str
 ) -> None:
     page = service.desk(visitor(screen, color_scheme=scheme), task(form, pair, many))
     question(page, FORMS[form])
-    usable(page)
+    assert_usable(page)
     if screen == "phone":
         assert page.evaluate(SMALL, LEAST) == []
     press(page, "d", "c")  # differences are marked, and a critique can be written
-    usable(page)
+    assert_usable(page)
     press(page, "Escape", "?")
     assert page.get_by_role("dialog").is_visible()
-    usable(page)
+    assert_usable(page)
 
 
-def test_pages_without_a_task_are_accessible(service: Any, look: Any, usable: Any) -> None:
+def test_pages_without_a_task_are_accessible(service: Any, look: Any, assert_usable: Any) -> None:
     invite = service.start().newcomer()
     for path, heading in ((invite, "Welcome"), ("/nothing", "Page not found"), ("/sign-in", "Sign in")):
         look.goto(service.url + path)
         look.get_by_role("heading", name=heading, level=1).wait_for()
-        usable(look)
+        assert_usable(look)
     look.get_by_label("Name").fill("ann")
     look.get_by_label("Password").fill("not the right one")
     look.keyboard.press("Enter")
     look.get_by_role("alert").wait_for()
     assert look.get_by_label("Password").is_visible()
-    usable(look)
+    assert_usable(look)
     service.sign_in(look)
     nothing_left(look)
-    usable(look)
+    assert_usable(look)
 
 
 def test_the_theme_button_outlives_a_reload(service: Any, page: Any) -> None:

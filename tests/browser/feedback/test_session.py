@@ -171,17 +171,17 @@ def test_the_next_task_is_there_before_it_is_needed(service: Any, page: Any, pai
 
 
 def test_an_invite_sets_the_password_once_and_shows_the_guideline(
-    service: Any, screen: Any, usable: Callable[[Any], None], pair: Make
+    service: Any, screen: Any, assert_usable: Callable[[Any], None], pair: Make
 ) -> None:
     invite = service.ask(pair("p")).start().url + service.newcomer()
     screen.goto(invite)
     screen.get_by_role("heading", name="Welcome").wait_for()
-    usable(screen)
+    assert_usable(screen)
     screen.get_by_label("Password").fill("some words to remember")
     screen.keyboard.press("Enter")
     guideline = screen.get_by_role("dialog", name="Guideline")
     guideline.wait_for()
-    usable(screen)
+    assert_usable(screen)
     guideline.get_by_role("button", name="I have read it").click()
     guideline.wait_for(state="hidden")
     assert screen.get_by_role("heading", level=1).inner_text() == "Which answer is better?"

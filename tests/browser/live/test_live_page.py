@@ -225,13 +225,13 @@ PLACES = {
 """Addresses, and what is there when they are ready."""
 
 
-def test_everyone_can_use_every_place(look: Any, opened: Opened, usable: Callable[[Any], None]) -> None:
+def test_everyone_can_use_every_place(look: Any, opened: Opened, assert_usable: Callable[[Any], None]) -> None:
     for place, ready in PLACES.items():
         opened(look, place, ready)
         if "samples" in place:
             look.check("text=log-prob gap")
             look.check("article input >> nth=0")
-        usable(look)
+        assert_usable(look)
 
 
 def test_a_long_run_answers_at_once(page: Any, opened: Opened, runs: Path) -> None:
