@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+import tiny_models
 from learner_examples import (
     accumulate,
     assert_equal_bits,
@@ -12,8 +14,6 @@ from learner_examples import (
     some_units,
     weights_of,
 )
-
-import tiny_models
 from penstock.algos import Distillation, Divergence
 from penstock.core.errors import TrainingError
 from penstock.models.language_policy import LanguagePolicy

@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 import torch
+
+import naive
+import tiny_models
+import tiny_t5
 from learner_examples import (
     WeightedLoss,
     accumulate,
@@ -13,10 +17,6 @@ from learner_examples import (
     rows_of,
     some_units,
 )
-
-import naive
-import tiny_models
-import tiny_t5
 from penstock.algos.bradley_terry import BradleyTerry
 from penstock.core.contracts import Denominator
 from penstock.core.types import Row

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, gradients, learner_of
 
 import architectures
 import naive
 import tiny_models
+from learner_examples import WeightedLoss, gradients, learner_of
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import FSDP2
 from penstock.core.contracts import Denominator

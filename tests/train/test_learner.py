@@ -6,6 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import naive
+import tiny_models
 from learner_examples import (
     WeightedLoss,
     accumulate,
@@ -20,10 +24,6 @@ from learner_examples import (
     train,
     weights_of,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
-
-import naive
-import tiny_models
 from penstock.algos import GRPO, SFT, gspo
 from penstock.config.optimizers import AdamW
 from penstock.core.contracts import Denominator

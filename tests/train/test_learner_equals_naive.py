@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, rows_of, some_units
 
 import naive
 import tiny_models
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of, rows_of, some_units
 from penstock.algos import DPO, GRPO, SFT, BradleyTerry, LeaveOneOut, OnlineDPO
 from penstock.core.contracts import Denominator
 from penstock.core.types import Row

@@ -5,9 +5,9 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner_examples import LAYOUTS, assert_layout_changes_nothing, assert_ranks_add_up, learner_of, some_units
 
 import tiny_t5
+from learner_examples import LAYOUTS, assert_layout_changes_nothing, assert_ranks_add_up, learner_of, some_units
 
 
 @pytest.fixture(scope="module")

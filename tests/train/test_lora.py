@@ -12,6 +12,12 @@ import torch
 
 pytest.importorskip("peft")
 
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+import tiny_models
+import tiny_t5
 from learner_examples import (
     accumulate,
     assert_draws_are_the_learners,
@@ -21,12 +27,6 @@ from learner_examples import (
     train,
     trained,
 )
-from peft import PeftModel
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
-
-import tiny_models
-import tiny_t5
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.core.errors import ModelError, SpecError
 from penstock.models.attention import single_row_plan

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of
 
 import tiny_models
+from learner_examples import WeightedLoss, accumulate, assert_same_gradients, gradients, learner_of
 from penstock.config.learner import LearnerSpec
 from penstock.models.branches import reference_branch
 from penstock.models.files import load_model, save_model

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 import torch
-from learner_examples import assert_resumes_bit_by_bit, learner_of, train
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from learner_examples import assert_resumes_bit_by_bit, learner_of, train
 from penstock.config.learner import LearnerSpec
 from penstock.config.optimizers import AdamW, AdamW8bit
 from penstock.core.contracts import State

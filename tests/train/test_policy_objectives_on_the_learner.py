@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from learner_examples import LAYOUTS, assert_layout_changes_nothing, assert_ranks_add_up, learner_of, some_units
 
+from learner_examples import LAYOUTS, assert_layout_changes_nothing, assert_ranks_add_up, learner_of, some_units
 from penstock import algos
 from penstock.algos import EntropyBonus, KLPenalty
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from learner_examples import (
     accumulate,
     assert_layout_changes_nothing,
@@ -13,7 +14,6 @@ from learner_examples import (
     learner_of,
     some_units,
 )
-
 from penstock.algos import ILQL
 from penstock.core.contracts import Denominator
 from penstock.core.errors import CheckpointError, TrainingError

@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 import torch
+
+import tiny_models
 from learner_examples import (
     accumulate,
     assert_draws_are_the_learners,
@@ -16,8 +18,6 @@ from learner_examples import (
     train,
     trained,
 )
-
-import tiny_models
 from penstock.config.learner import LoRA
 from penstock.core.errors import ModelError
 from penstock.models.files import load_model, save_model

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, some_units
 from rank_examples import BUDGET, LOSSES, SCHEDULE, STRATEGIES, assert_alike, batches_for, learners, ranks_of, train, units_for
 from transformers import AutoModelForSequenceClassification
 
 import tiny_models
 import tiny_t5
+from learner_examples import WeightedLoss, some_units
 from penstock.config.learner import LoRA
 from penstock.config.optimizers import AdamW8bit
 from penstock.config.strategies import DDP, FSDP2, OneDevice

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from learner_examples import WeightedLoss, some_units
 from rank_examples import (
     BUDGET,
     LOSSES,
@@ -20,6 +19,7 @@ from rank_examples import (
 )
 
 import tiny_models
+from learner_examples import WeightedLoss, some_units
 from penstock.config.strategies import FSDP2, OneDevice
 from penstock.core.contracts import Denominator
 from penstock.models import outputs as registry

@@ -1,10 +1,10 @@
 """Four ranks that split tokens, matrices and data at once give the losses and weights of one device, in float64."""
 
 import pytest
-from learner_examples import saved
 from rank_examples import LOSSES, assert_alike, batches_for, doubled, learners, ranks_of, train, units_for, widest_gap
 
 import tiny_models
+from learner_examples import saved
 from penstock.config.learner import LearnerSpec
 from penstock.config.optimizers import AdamW
 from penstock.config.strategies import FSDP2, OneDevice

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from learner_examples import saved
 from rank_examples import LOSSES, assert_alike, batches_for, learners, train, units_for, widest_gap
 
+from learner_examples import saved
 from penstock.ckpt.store import CheckpointStore, Position
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from learner_examples import WeightedLoss, assert_same_gradients, gradients, learner_of
 
 import architectures
 import tiny_models
 from engine_examples import run
+from learner_examples import WeightedLoss, assert_same_gradients, gradients, learner_of
 from penstock.config.learner import LearnerSpec
 from penstock.config.strategies import DDP, FSDP2, OneDevice
 from penstock.core.contracts import Denominator

@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import tiny_models
 from learner_examples import (
     LAYOUTS,
     WeightedLoss,
@@ -24,8 +26,6 @@ from learner_examples import (
     trained,
     weights_of,
 )
-
-import tiny_models
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.optimizers import AdamW
 from penstock.core.errors import SpecError

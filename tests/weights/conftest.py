@@ -1,9 +1,9 @@
 """Where weights are published, and processes that end with their test."""
 
 import pytest
-from weight_examples import Child
 
 from penstock.weights.folder import PREFIX
+from weight_examples import Child
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Channels by name: each kind carries weights from its publisher to its subscriber."""
 
 import pytest
-from weight_examples import Board, Source
 
 from penstock.core.errors import SpecError
 from penstock.weights.channels import channel
+from weight_examples import Board, Source
 
 
 def test_an_unknown_channel_names_those_there_are(tmp_path):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from weight_examples import Board, Channel, Source, assert_equal_tensors, tensors
 
 from penstock.core.errors import Superseded, WeightError
 from penstock.weights import disk
 from penstock.weights.disk import DiskPublisher, DiskSubscriber
+from weight_examples import Board, Channel, Source, assert_equal_tensors, tensors
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from weight_examples import Board, Channel, Source, following, until
 
 import tiny_models
 from penstock.core.errors import WeightError
@@ -15,6 +14,7 @@ from penstock.models.language_model import LanguageModel
 from penstock.models.language_policy import LanguagePolicy
 from penstock.train.learner import Scoring
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
+from weight_examples import Board, Channel, Source, following, until
 
 LONG = [tiny_models.request(np.arange(20, 26), sample=g, max_new_tokens=60) for g in range(4)]
 

@@ -9,11 +9,11 @@ import stat
 import time
 
 import pytest
-from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
 
 from penstock.core.errors import StreamError, Superseded, WeightError
 from penstock.weights import process_group
 from penstock.weights.process_group import ProcessGroupPublisher, ProcessGroupSubscriber
+from weight_examples import OPENING, Board, Reports, Source, assert_equal_tensors, sums, tensors, until
 
 SECONDS = 2.0
 

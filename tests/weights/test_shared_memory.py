@@ -6,7 +6,6 @@ import struct
 
 import pytest
 import torch
-from weight_examples import OPENING, Board, Channel, Source, assert_equal_tensors, sums, tensors
 
 from penstock.core.errors import Superseded, WeightError
 from penstock.core.files import lock
@@ -14,6 +13,7 @@ from penstock.weights import shared_memory
 from penstock.weights.folder import OWNER, PREFIX, OwnedFolder, clear_leftovers, shared_folder
 from penstock.weights.shared_memory import SharedMemoryPublisher, SharedMemorySubscriber
 from penstock.weights.snapshot import table_checksum
+from weight_examples import OPENING, Board, Channel, Source, assert_equal_tensors, sums, tensors
 
 
 @pytest.fixture
