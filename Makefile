@@ -65,8 +65,8 @@ quickstart: setup
 	$(BIN)/penstock train quickstart
 
 lint: develop
-	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --quiet --check .
+	$(BIN)/ruff check --no-cache --quiet .
+	$(BIN)/ruff format --no-cache --quiet --check .
 	$(BIN)/mypy
 
 test: lint
