@@ -44,7 +44,7 @@ SMOKE = 2.0
 """CPU seconds at most of the one test that stays fast of a file whose tests all cost more."""
 WORKERS, START = 2, 25.0
 """Processes that run tests side by side, and seconds until the first test of a session."""
-GROWN = 2.5
+GROWN = 3.0
 """A fast test that costs this many times what it may, and does so again at once, has grown above its tier."""
 
 TESTS = Path(__file__).resolve().parent
