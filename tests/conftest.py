@@ -8,8 +8,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import asyncio
 import copy
 import gc
+import inspect
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -36,6 +38,15 @@ machine.EVERY = 86_400.0  # what the machine does is no part of what tests compa
 def _collections_that_look_at_new_objects_only() -> None:
     """A run collects garbage as it begins and ends, which takes a second among all that is imported by then."""
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture
