@@ -10,6 +10,8 @@ VLLM_INSTALLED := $(VLLM)/installed
 VERIFIERS := .venv-verifiers
 # Tests are many and small: processes with one thread each use two cores better than one process with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+# What a run of the tests compiled is there for the next one, which begins 10 s earlier.
+export PYTHONDONTWRITEBYTECODE :=
 # OPTIONS="--strict-skips" and the like reach pytest.
 OPTIONS ?=
 TIER = @$(BIN)/python tests/tiers.py

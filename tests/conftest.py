@@ -12,8 +12,10 @@ import asyncio
 import copy
 import gc
 import inspect
+import socketserver
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ import warm
 from penstock.models.language_model import LanguageModel
 from penstock.models.text import Text, train_tokenizer
 from penstock.observe import machine
+from penstock.web import app as web_app
 from tiers import pytest_addoption, pytest_configure
 
 __all__ = ["pytest_addoption", "pytest_configure"]
@@ -32,6 +35,24 @@ torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 if find_spec("vllm") is None:  # its engine starts processes of its own kind
     warm.begin(at_once="PYTEST_XDIST_WORKER" in os.environ)
 machine.EVERY = 86_400.0  # what the machine does is no part of what tests compare
+
+
+def hurry() -> None:
+    """Servers that a test starts in this process end within hundredths of a second.
+
+    They would look every 0.1 s (uvicorn, twice) or 0.5 s (the standard library's) whether they should, and ours would read on
+    for a second after a refusal.
+    """
+    socketserver.BaseServer.serve_forever.__defaults__ = (0.01,)
+    web_app.LINGER = 0.1
+    if find_spec("uvicorn") is not None:
+        from uvicorn import server
+
+        server.asyncio = SimpleNamespace(**vars(asyncio))
+        server.asyncio.sleep = lambda seconds: asyncio.sleep(seconds / 10)
+
+
+hurry()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,8 +12,9 @@ Runs that learn to a reward are marked ``learning("folder", …)`` by hand, with
     pytest --strict-skips                    fail for a skip that tests/allowed_skips.txt does not name
     python tests/tiers.py fast               a line: what the tier covers and how long it takes here
 
-Imports and what is built once for a session are counted apart, since they are paid once whatever runs; what is built once for a
-file is shared out among its tests.
+Imports and what is built once for a session are counted apart, since they are paid once whatever runs. What is built once for a
+file is shared out among the tests that use it, but counted whole for each if it costs more than :data:`SMOKE`: one alone would
+pay for it.
 """
 
 from __future__ import annotations
@@ -68,20 +69,28 @@ settings.register_profile("many", deadline=None, derandomize=True, max_examples=
 # ---- what a test costs
 
 
+def proc(name: str) -> bytes:
+    """A small file of ``/proc``, read with as little work as there is: it happens at each test's begin and end."""
+    file = os.open(f"/proc/{name}", os.O_RDONLY)
+    try:
+        return os.read(file, 1 << 16)
+    finally:
+        os.close(file)
+
+
 def ticks(process: str) -> int:
     """CPU time of a process and of its ended children, in clock ticks; 0 if it is gone."""
     try:
-        text = Path(f"/proc/{process}/stat").read_text()
+        return sum(map(int, proc(f"{process}/stat").rpartition(b")")[2].split()[11:15]))
     except OSError:
         return 0
-    return sum(map(int, text.rpartition(")")[2].split()[11:15]))
 
 
 def children(process: str) -> Iterator[str]:
     """The living processes below one."""
     try:
         threads = os.listdir(f"/proc/{process}/task")
-        found = [Path(f"/proc/{process}/task/{thread}/children").read_text().split() for thread in threads]
+        found = [proc(f"{process}/task/{thread}/children").decode().split() for thread in threads]
     except OSError:
         return
     for child in chain.from_iterable(found):
@@ -110,6 +119,16 @@ def unit() -> float:
     return min(once() for _ in range(5))
 
 
+def name_of(fixture: Any) -> str:
+    return f"{fixture.baseid}::{fixture.argname}"
+
+
+def shared_by(item: Any) -> list[str]:
+    """The names of what a test uses together with others, of its file or folder."""
+    used = [definitions[-1] for definitions in item._fixtureinfo.name2fixturedefs.values()]
+    return [name_of(fixture) for fixture in used if fixture.scope not in ("function", "session")]
+
+
 class Meter:
     """CPU seconds of a test, without those of imports and of what several tests share."""
 
@@ -118,17 +137,6 @@ class Meter:
         self.inside = False
         self.shared: dict[str, float] = {}
 
-    def outside(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call; what that costs is no part of the test under way."""
-        if self.inside:
-            return function(*arguments)
-        self.inside, before = True, cpu()
-        try:
-            return function(*arguments)
-        finally:
-            self.inside = False
-            self.apart += cpu() - before
-
     def of(self, run: Callable[[], Any]) -> tuple[float, Any]:
         before, self.apart = cpu(), 0.0
         value = run()
@@ -136,7 +144,18 @@ class Meter:
 
     def count_imports_apart(self) -> None:
         load = bootstrap._find_and_load
-        bootstrap._find_and_load = lambda *arguments: self.outside(load, *arguments)
+
+        def find_and_load(name: str, *arguments: Any) -> Any:
+            if self.inside or name in sys.modules:
+                return load(name, *arguments)
+            self.inside, before = True, time.process_time()
+            try:
+                return load(name, *arguments)
+            finally:
+                self.inside = False
+                self.apart += time.process_time() - before
+
+        bootstrap._find_and_load = find_and_load
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
@@ -150,8 +169,7 @@ class Meter:
             spent = cpu() - before
             self.apart += spent
             if fixturedef.scope != "session":
-                file = request.node.nodeid.split("::")[0]
-                self.shared[file] = self.shared.get(file, 0.0) + spent
+                self.shared[name_of(fixturedef)] = max(spent, self.shared.get(name_of(fixturedef), 0.0))
 
 
 # ---- the record
@@ -173,10 +191,14 @@ def tier_of(item: pytest.Item) -> str:
     for name in ("learning", "vllm"):
         if item.get_closest_marker(name):
             return name
-    file, _, name = item.nodeid.partition("::")
-    if item.get_closest_marker("slow"):
-        return "slow"
-    return "slow" if name in above(file) and name != record()["files"][file].get("smoke") else "fast"
+    return "slow" if item.get_closest_marker("slow") or is_slow(item.nodeid, record()["files"]) else "fast"
+
+
+def is_slow(test: str, files: dict[str, Any]) -> bool:
+    """Whether a test costs more than the limit and is not the one of its file that stays fast."""
+    file, _, name = test.partition("::")
+    known = files.get(file, {})
+    return name in known.get("above", {}) and name != known.get("smoke")
 
 
 def may_cost(test: str) -> float:
@@ -275,7 +297,15 @@ class Tiers:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.meter = Meter()
-        self.found: dict[str, Any] = {"costs": {}, "walls": {}, "grown": {}, "shared": {}, "collected": {}, "digests": {}}
+        self.found: dict[str, Any] = {
+            "costs": {},
+            "walls": {},
+            "grown": {},
+            "shared": {},
+            "uses": {},
+            "collected": {},
+            "digests": {},
+        }
         self.passed: set[str] = set()
         self.failed: set[str] = set()
         self.skipped: list[tuple[str, str]] = []
@@ -296,6 +326,8 @@ class Tiers:
                 item.add_marker(tier)
             file, _, name = item.nodeid.partition("::")
             self.found["collected"].setdefault(file, {})[name] = tier if tier in ("learning", "vllm") else ""
+            if config.option.record_costs:
+                self.found["uses"][item.nodeid] = shared_by(item)
             if tier == "learning" and (config.option.changed or config.option.record_learned):
                 self.found["digests"][item.nodeid] = depends_on(item)
         if config.option.changed:
@@ -344,7 +376,7 @@ class Tiers:
         for kind, values in found.items():
             for name, value in values.items():
                 known = self.found[kind].get(name, 0.0)
-                self.found[kind][name] = known + value if kind == "shared" else value
+                self.found[kind][name] = max(known, value) if kind == "shared" else value
 
     def finish(self, session: pytest.Session) -> None:
         if self.config.option.changed and session.exitstatus == 5:
@@ -364,13 +396,19 @@ class Tiers:
         """Into the record, on the scale of its machine: a first record is made by this one."""
         old, scale = record(), self.scale
         costs = {test: cost / scale for test, cost in self.found["costs"].items() if test not in self.failed}
-        for file, spent in self.found["shared"].items():
-            share = spent / scale / len(self.found["collected"][file])
-            costs |= {test: cost + share for test, cost in costs.items() if test.split("::")[0] == file}
+        if self.config.option.tier == "slow":  # which repeats properties of the fast one, with more examples
+            costs = {test: cost for test, cost in costs.items() if is_slow(test, old["files"])}
+        alone = dict(costs)
+        for shared, spent in self.found["shared"].items():
+            users = [test for test, used in self.found["uses"].items() if shared in used and test in costs]
+            for test in users:
+                share = spent / scale / len(users)
+                costs[test] += share
+                alone[test] += share if spent / scale <= SMOKE else spent / scale
         by_cost = {file: [name for name, own in tests.items() if not own] for file, tests in self.found["collected"].items()}
-        files = recorded(old["files"], by_cost, costs)
-        tiers = self.by_tier(files, costs, scale) if self.config.args_source.name != "ARGS" else old["tiers"]
-        text = json.dumps({"unit": old["unit"], "tiers": tiers, "files": files}, indent=1)
+        files = recorded(old["files"], by_cost, alone)
+        tiers = self.by_tier(files, costs, scale) if self.config.args_source.name != "ARGS" else {}
+        text = json.dumps({"unit": old["unit"], "tiers": old["tiers"] | tiers, "files": files}, indent=1)
         COSTS.write_text(text + "\n", encoding="utf-8")
 
     def by_tier(self, files: dict[str, Any], costs: dict[str, float], scale: float) -> dict[str, Any]:
@@ -378,8 +416,7 @@ class Tiers:
         found: dict[str, Any] = {}
         for test, cost in costs.items():
             file, _, name = test.partition("::")
-            slow = name in files[file].get("above", {}) and name != files[file].get("smoke")
-            tier = self.found["collected"][file][name] or ("slow" if slow else "fast")
+            tier = self.found["collected"][file][name] or ("slow" if is_slow(test, files) else "fast")
             row = found.setdefault(tier, {"tests": 0, "cpu": 0.0, "wall": START})
             row["tests"] += 1
             row["cpu"] += cost

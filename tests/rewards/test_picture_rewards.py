@@ -194,7 +194,7 @@ async def broken(body):
 
 
 async def silent(body):
-    await asyncio.sleep(3)  # the server ends no sooner
+    await asyncio.sleep(0.8)  # the server ends no sooner
 
 
 @pytest.mark.parametrize(
