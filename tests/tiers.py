@@ -408,6 +408,8 @@ class Tiers:
         by_cost = {file: [name for name, own in tests.items() if not own] for file, tests in self.found["collected"].items()}
         files = recorded(old["files"], by_cost, alone)
         tiers = self.by_tier(files, costs, scale) if self.config.args_source.name != "ARGS" else {}
+        if self.config.option.tier:  # tests that have become cheaper do not make up the other tier
+            tiers = {tier: row for tier, row in tiers.items() if tier == self.config.option.tier}
         text = json.dumps({"unit": old["unit"], "tiers": old["tiers"] | tiers, "files": files}, indent=1)
         COSTS.write_text(text + "\n", encoding="utf-8")
 

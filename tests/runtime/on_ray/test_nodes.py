@@ -38,27 +38,22 @@ def left_in(nodes: Nodes) -> tuple[list[Any], list[Any]]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("channel", ["disk", "process group"])
-def test_three_nodes_end_at_the_weights_of_one_process(
-    channel: str, three_nodes: Nodes, start: Start, undisturbed: Path
-) -> None:
+def test_three_nodes_end_at_the_weights_of_one_process(three_nodes: Nodes, start: Start, undisturbed: Path) -> None:
+    """Pairwise: over the disk here, over a process group where a node is lost."""
     words = ("letters", "--steps", "10", "--hold", "8")
-    run = start(*words, "--roles.channel", channel, address=three_nodes.address)
+    run = start(*words, "--roles.channel", "disk", address=three_nodes.address)
     run.until(lambda: len(run.roles) == 3 and run.step >= 1, what="three roles")
     assert len({id(three_nodes.of(pid)) for pid in run.roles.values()}) == 3
     run.assert_ends(undisturbed, 10)
     assert left_in(three_nodes) == ([], [])
 
 
-@pytest.mark.parametrize("channel", ["disk", "process group"])
-def test_one_of_two_generators_loses_its_node_and_another_is_added(
-    channel: str, nodes: Nodes, start: Start, tmp_path: Path
-) -> None:
+def test_one_of_two_generators_loses_its_node_and_another_is_added(nodes: Nodes, start: Start, tmp_path: Path) -> None:
     for _ in range(2):
         nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
     words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "4", "--roles.generators", "2")
-    run = start(*words, "--roles.channel", channel, "--placement", "place.toml", address=nodes.address)
+    run = start(*words, "--roles.channel", "process group", "--placement", "place.toml", address=nodes.address)
     both = ("generator-0", "generator-1")
     run.until(lambda: all((run.run / "spans" / f"{name}.jsonl").exists() for name in both), what="two whose model is loaded")
     (tmp_path / "go").write_text("60")
@@ -74,8 +69,7 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(
     run.until(lambda: run.notes("role back"), what="a successor with the current weights")
     recovered = time.monotonic() - added
     print(
-        f"\n{channel}: two more steps {went_on:.1f} s after the kill; "
-        f"a successor with the weights {recovered:.1f} s after its node came"
+        f"\ntwo more steps {went_on:.1f} s after the kill; a successor with the weights {recovered:.1f} s after its node came"
     )
     (back,) = run.notes("role back")
     print("  of the time without it: " + ", ".join(f"{what} {back[what]} s" for what in PARTS))
