@@ -45,6 +45,8 @@ SMOKE = 2.0
 """CPU seconds at most of the one test that stays fast of a file whose tests all cost more."""
 WORKERS, START = 2, 25.0
 """Processes that run tests side by side, and seconds until the first test of a session."""
+WAITED = 0.1
+"""What a second of a test counts at least, in CPU seconds: time is lost, and processes that are killed leave no account."""
 GROWN = 3.0
 """A fast test that costs this many times what it may, and does so again at once, has grown above its tier."""
 
@@ -395,7 +397,12 @@ class Tiers:
     def write_costs(self) -> None:
         """Into the record, on the scale of its machine: a first record is made by this one."""
         old, scale = record(), self.scale
-        costs = {test: cost / scale for test, cost in self.found["costs"].items() if test not in self.failed}
+        walls = self.found["walls"]
+        costs = {
+            test: max(cost, WAITED * walls[test]) / scale
+            for test, cost in self.found["costs"].items()
+            if test not in self.failed
+        }
         if self.config.option.tier == "slow":  # which repeats properties of the fast one, with more examples
             costs = {test: cost for test, cost in costs.items() if is_slow(test, old["files"])}
         alone = dict(costs)
