@@ -46,7 +46,7 @@ SMOKE = 2.0
 WORKERS, START = 2, 25.0
 """Processes that run tests side by side, and seconds until the first test of a session."""
 WAITED = 0.1
-"""What a second of a test counts at least, in CPU seconds: time is lost, and processes that are killed leave no account."""
+"""What a second of a test, imports apart, counts at least in CPU seconds: processes that are killed leave no account."""
 GROWN = 3.0
 """A fast test that costs this many times what it may, and does so again at once, has grown above its tier."""
 
@@ -302,6 +302,7 @@ class Tiers:
         self.found: dict[str, Any] = {
             "costs": {},
             "walls": {},
+            "waits": {},
             "grown": {},
             "shared": {},
             "uses": {},
@@ -344,6 +345,7 @@ class Tiers:
         value = yield
         self.found["walls"][item.nodeid] = time.monotonic() - began
         cost = max(0.0, cpu() - before - self.meter.apart)
+        self.found["waits"][item.nodeid] = WAITED * max(0.0, self.found["walls"][item.nodeid] - self.meter.apart)
         if self.config.option.tier == "fast" and cost > may_cost(item.nodeid) * self.scale:
             again, _ = self.meter.of(lambda: runtestprotocol(item, log=False, nextitem=nextitem))
             cost = min(cost, again)
@@ -397,9 +399,8 @@ class Tiers:
     def write_costs(self) -> None:
         """Into the record, on the scale of its machine: a first record is made by this one."""
         old, scale = record(), self.scale
-        walls = self.found["walls"]
         costs = {
-            test: max(cost, WAITED * walls[test]) / scale
+            test: max(cost, self.found["waits"][test]) / scale
             for test, cost in self.found["costs"].items()
             if test not in self.failed
         }
