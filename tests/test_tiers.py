@@ -78,6 +78,16 @@ def test_the_record_decides_which_tests_are_fast(suite: Any, tmp_path: Path) -> 
     assert "2 passed, 3 deselected" in suite("--tier", "slow")[1]
 
 
+def test_a_test_that_waits_costs_a_part_of_its_time(suite: Any, tmp_path: Path) -> None:
+    """Half of it here, so that the test is short."""
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("tiers.WAITED = 0.5\n")
+    (tmp_path / "test_waits.py").write_text("import time\n\ndef test_waits():\n    time.sleep(0.6)\n")
+    assert suite("--record-costs", "test_waits.py")[0] == 0
+    found = json.loads((tmp_path / "costs.json").read_text())["files"]["test_waits.py"]
+    assert found["above"]["test_waits"] == pytest.approx(0.3, abs=0.1)
+
+
 def test_a_test_that_has_grown_fails_the_fast_tier_with_the_numbers(suite: Any) -> None:
     code, said = suite("--tier", "fast")
     assert code == 1
