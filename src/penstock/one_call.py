@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, Online, RewardSpec, Run, require_kind
 from penstock.config.spec import convert, field_types, suggestion
 from penstock.core.errors import SpecError
+from penstock.data.held import held
 
 PRESETS = ("1m", "3m", "10m")
 """Names of models built from scratch on the run's own data."""
@@ -36,6 +38,9 @@ ELSEWHERE = {
 }
 """Names that other libraries have for fields; ``docs/getting_started.md`` has more."""
 
+OF_DATA = ("prompt", "completion", "chosen", "rejected", "chat", "too_long", "shuffle", "split")
+"""Fields of the data that a call may give; those that say how a row reads hold for held-out rows too."""
+
 _OF_RUN = set(field_types(Run)) - {"stages"}
 
 MakeData = Callable[[Any], DataSpec]
@@ -58,6 +63,8 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
     """
     left = dict(given)
     use, data = _material(left, rows)
+    of_data = {name: convert(field_types(DataSpec)[name], left.pop(name), name) for name in OF_DATA if name in left}
+    data = dataclasses.replace(data, **of_data)
     columns, usual = USES[use]
     values: dict[str, Any] = {"name": "train", "model": _model(model), "data": data}
     values["algorithm"] = left.pop("algorithm", None) or _usual(usual)
@@ -70,14 +77,20 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
         values["learner"] = dataclasses.replace(_default(Online if use == "prompts" else Offline, "learner"), critic="separate")
     if "evaluation" in left:
         held_out = left.pop("evaluation")
-        values["evaluation"] = (
-            held_out if isinstance(held_out, EvaluationSpec) else EvaluationSpec(data=_data(held_out, columns, rows))
-        )
+        values["evaluation"] = held_out if isinstance(held_out, EvaluationSpec) else _evaluation(held_out, data, columns, rows)
     about_run = {name: convert(field_types(Run)[name], left.pop(name), name) for name in set(left) & _OF_RUN}
     stage = Online if use == "prompts" else Offline
     for name, value in left.items():
         _set(stage, values, name, value)
     return Run(**{"name": "train", **about_run, "stages": (stage(**values),)})
+
+
+def _evaluation(given: Any, data: DataSpec, columns: Sequence[str], rows: MakeData) -> EvaluationSpec:
+    """Held-out rows, which read as the rows that are learned from do."""
+    held_out = _data(given, "evaluation", columns, rows)
+    if not isinstance(given, DataSpec):
+        held_out = dataclasses.replace(held_out, **{name: getattr(data, name) for name in OF_DATA[:5]})
+    return EvaluationSpec(data=held_out)
 
 
 def _model(model: str | ModelSpec) -> ModelSpec:
@@ -110,24 +123,24 @@ def _material(left: dict[str, Any], rows: MakeData) -> tuple[str, DataSpec]:
             raise SpecError(f"{name}=… goes with {wanted}=…, not with {source}=…")
     given = left.pop(source)
     if "rewards" not in left:
-        return source, _data(given, USES[source][0], rows)
-    use, rewards = "samples with rewards", list(left.pop("rewards"))
-    if isinstance(given, DataSpec | str) or callable(given):
+        return source, _data(given, source, USES[source][0], rows)
+    use, rewards = "samples with rewards", held(left.pop("rewards"), "rewards")
+    if isinstance(given, DataSpec | str | Path) or callable(given):
         raise SpecError(
             "rewards=… goes with samples at hand; rows from elsewhere bring theirs in a column, with algorithm=ILQL()"
         )
-    samples = [_row(sample, USES[source][0], number) for number, sample in enumerate(given)]
+    samples = [_row(sample, USES[source][0], number) for number, sample in enumerate(held(given, source))]
     if len(samples) != len(rewards):
         raise SpecError(f"{len(samples)} samples but {len(rewards)} rewards; give one reward each")
     return use, rows([sample | {"reward": value} for sample, value in zip(samples, rewards, strict=True)])
 
 
-def _data(given: Any, columns: Sequence[str], rows: MakeData) -> DataSpec:
+def _data(given: Any, name: str, columns: Sequence[str], rows: MakeData) -> DataSpec:
     if isinstance(given, DataSpec):
         return given
-    if isinstance(given, str) or callable(given):
-        return rows(given)
-    return rows([_row(item, columns, number) for number, item in enumerate(given)])
+    if isinstance(given, str | Path) or callable(given):
+        return rows(str(given) if isinstance(given, Path) else given)
+    return rows([_row(item, columns, number) for number, item in enumerate(held(given, name))])
 
 
 def _row(item: Any, columns: Sequence[str], number: int) -> dict[str, Any]:

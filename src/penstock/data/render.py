@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import numbers
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 import jinja2.sandbox
+from jinja2 import nodes
 
 from penstock.config.parts import TEMPLATE_OWN
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, blame
 from penstock.core.types import Prompt, PromptKey
+from penstock.data.layouts import advice, arranged
+from penstock.data.messages import Message, Messages, assistant, is_messages, read_messages
 from penstock.data.rows import DataRow
 
-Message = Mapping[str, Any]
-Messages = tuple[Message, ...]
 ARGUMENTS = "chat_template_kwargs"
 """The column with what a chat template is given besides the messages."""
-
-
-def assistant(content: str) -> Message:
-    """A turn of the assistant's."""
-    return {"role": "assistant", "content": content}
 
 
 @dataclass(frozen=True)
@@ -39,13 +38,17 @@ class Example:
     @property
     def answers(self) -> Mapping[str, Message]:
         """What should follow the prompt, by name."""
-        return {"completion": self.conversation[-1] if self.conversation else assistant(self.completion)}
+        if self.conversation and self.conversation[-1].get("weight", 1) == 0:
+            raise DataError(f"{self.prompt.key}: its last turn has weight 0, so nothing is left to learn; leave the row out")
+        return {"completion": bare(self.conversation[-1]) if self.conversation else assistant(self.completion)}
 
     @property
     def turns(self) -> list[tuple[Messages, Message]]:
-        """Each turn of the assistant's in the conversation but the very first, after what was said before."""
-        said = self.conversation
-        return [(said[:n], turn) for n, turn in enumerate(said) if n and turn["role"] == "assistant"]
+        """Each turn of the assistant's in the conversation but the very first, after what was said before. Those of weight 0
+        are not to be learned, as in OpenAI's format."""
+        said = tuple(bare(message) for message in self.conversation)
+        learned = [turn["role"] == "assistant" and turn.get("weight", 1) != 0 for turn in self.conversation]
+        return [(said[:n], turn) for n, turn in enumerate(said) if n and learned[n]]
 
 
 @dataclass(frozen=True)
@@ -53,27 +56,47 @@ class Pair:
     """A prompt and two texts that may follow it, the preferred one first."""
 
     prompt: Prompt
-    chosen: str
-    rejected: str
+    chosen: Message
+    rejected: Message
 
     @property
     def answers(self) -> Mapping[str, Message]:
         """What may follow the prompt, by name."""
-        return {"chosen": assistant(self.chosen), "rejected": assistant(self.rejected)}
+        return {"chosen": self.chosen, "rejected": self.rejected}
 
 
-def _refuse_null(value: Any) -> Any:
+def bare(message: Message) -> Message:
+    """A message as a chat template reads it."""
+    return {key: value for key, value in message.items() if key != "weight"}
+
+
+def text_of(value: Any) -> Any:
+    """What a template may show: a text or a finite number. Anything else has no text that everybody would agree on."""
+    if isinstance(value, str | jinja2.Undefined):
+        return value
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value):
+        return value
     if value is None:
         raise jinja2.TemplateRuntimeError("a value is null, which has no text")
-    return value
+    kind = "a list" if isinstance(value, list | tuple) else f"of the type {type(value).__name__}"
+    raise jinja2.TemplateRuntimeError(f"a value is {kind} ({value!r:.60}), which is no text; choose or join what is to be read")
 
 
-def _environment() -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, finalize=_refuse_null
-    )
+class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, in which what ``~`` joins must be texts too."""
+
+    def joined(self, text: str) -> jinja2.Template:
+        tree = self.parse(text)
+        for node in tree.find_all(nodes.Concat):
+            node.nodes = [nodes.Filter(part, "text_of", [], [], None, None, lineno=part.lineno) for part in node.nodes]
+        return self.from_string(tree)
+
+
+def _environment() -> _Environment:
+    environment = _Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, finalize=text_of)
     # Without jinja's own globals a missing column called "dict" or "range" is an error like any other.
     environment.globals.clear()
+    environment.filters["text_of"] = text_of
     return environment
 
 
@@ -83,8 +106,11 @@ class Template:
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self.text = text
+        named = re.fullmatch(r"\s*\{\{\s*(\w+)\s*\}\}\s*", text)
+        self.column = named.group(1) if named else ""
+        """The column that it names and nothing else, if it does."""
         try:
-            self._compiled = _environment().from_string(text)
+            self._compiled = _environment().joined(text)
         except jinja2.TemplateSyntaxError as error:
             raise DataError(f'template {name} "{text}": line {error.lineno}: {error.message}') from error
 
@@ -99,11 +125,16 @@ class Template:
         except Exception as error:
             raise DataError(
                 f'template {self.name} "{self.text}" on {where}: {error}; columns there are: {", ".join(map(str, row))}'
+                + (advice(row) if isinstance(error, jinja2.UndefinedError) else "")
             ) from error
 
 
 class Renderer:
-    """Makes prompts, examples and pairs out of rows, as a data spec says."""
+    """Makes prompts, examples and pairs out of rows, as a data spec says.
+
+    Messages in a column that a template names alone are messages, not their text. A row of a published layout is read as its
+    authors mean it, unless the spec has templates of its own.
+    """
 
     def __init__(self, spec: DataSpec) -> None:
         self.chat, self._arguments = spec.template_arguments is not None, spec.template_arguments or {}
@@ -111,77 +142,110 @@ class Renderer:
         self._completion = Template("completion", spec.completion)
         self._chosen = Template("chosen", spec.chosen)
         self._rejected = Template("rejected", spec.rejected)
+        every = (self._prompt, self._completion, self._chosen, self._rejected)
+        self._arranges = all(template.column == template.name for template in every)
+
+    def _arranged(self, row: DataRow, where: str) -> DataRow:
+        return arranged(row, self.chat, where) if self._arranges else row
+
+    def _said(self, template: Template, row: DataRow, where: str) -> str | Messages:
+        if template.column and is_messages(row.get(template.column)):
+            return read_messages(row[template.column], where)
+        return template(row, where)
+
+    def _messages(self, row: DataRow, where: str) -> Messages:
+        """The row's column ``messages`` if that is what is to be read."""
+        wanted = self.chat or (self._arranges and "prompt" not in row)
+        return read_messages(row["messages"], where) if wanted and "messages" in row else ()
 
     def prompt(self, key: PromptKey, row: DataRow, index: int) -> Prompt:
-        """A prompt to be answered. With ``chat`` its messages are the row's, or its text as one user turn.
+        """A prompt to be answered: the row's messages, or its text, with ``chat`` as one user turn.
 
         Raises:
             DataError: a template fails, or the row's messages are not messages or end with the assistant's turn.
         """
         where = f"{key.source} row {index}"
-        if not (self.chat and "messages" in row):
-            text = self._prompt(row, where)
+        return self._asked(key, self._arranged(row, where), where)
+
+    def _asked(self, key: PromptKey, row: DataRow, where: str) -> Prompt:
+        said = self._messages(row, where) or self._said(self._prompt, row, where)
+        if isinstance(said, str):
             if not self.chat:
-                return Prompt(key, text, columns=row)
-            return self._conversation(key, ({"role": "user", "content": text},), row, where)
-        messages = read_messages(row["messages"], where)
-        if messages[-1]["role"] == "assistant":
+                return Prompt(key, said, columns=row)
+            return self._conversation(key, ({"role": "user", "content": said},), row, where)
+        if said[-1]["role"] == "assistant":
             raise DataError(f"{where}: messages end with the assistant's turn, so nothing is left to answer; drop that turn")
-        return self._conversation(key, messages, row, where)
+        return self._conversation(key, said, row, where)
 
     def _conversation(self, key: PromptKey, messages: Messages, row: DataRow, where: str) -> Prompt:
         """A prompt in chat; the column of the template's arguments holds those of the spec and of the row."""
         found = template_arguments(row, self._arguments, where)
-        return Prompt(key, messages[-1]["content"] or "", messages, {**row, ARGUMENTS: found} if found else row)
+        said = tuple(bare(message) for message in messages)
+        return Prompt(key, said[-1].get("content", ""), said, {**row, ARGUMENTS: found} if found else row)
 
     def example(self, key: PromptKey, row: DataRow, index: int) -> Example:
-        """A prompt and its completion. With ``chat``, messages that end with the assistant's turn hold both."""
+        """A prompt and its completion. Messages that end with the assistant's turn hold both. Of a prompt and a completion that
+        are messages each, as TRL has them, the completion's turns alone are learned."""
         where = f"{key.source} row {index}"
-        if self.chat and "messages" in row:
-            messages = read_messages(row["messages"], where)
-            if messages[-1]["role"] == "assistant" and len(messages) > 1:
-                prompt = self._conversation(key, messages[:-1], row, where)
-                return Example(prompt, messages[-1].get("content") or "", messages)
-        return Example(self.prompt(key, row, index), self._completion(row, where))
+        row = self._arranged(row, where)
+        messages = self._messages(row, where)
+        if messages and messages[-1]["role"] == "assistant" and len(messages) > 1:
+            prompt = self._conversation(key, messages[:-1], row, where)
+            return Example(prompt, messages[-1].get("content", ""), messages)
+        prompt, said = self._asked(key, row, where), self._said(self._completion, row, where)
+        if isinstance(said, str):
+            return Example(prompt, said)
+        before = tuple({**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt.messages)
+        if said[-1]["role"] != "assistant" or not before:
+            raise DataError(
+                f"{where}: a completion of messages ends with the assistant's turn and follows a prompt of messages"
+            )
+        prompt = self._conversation(key, (*before, *said[:-1]), row, where)
+        return Example(prompt, said[-1].get("content", ""), (*before, *said))
 
     def pair(self, key: PromptKey, row: DataRow, index: int) -> Pair:
         """A prompt and its two completions."""
         where = f"{key.source} row {index}"
-        return Pair(self.prompt(key, row, index), self._chosen(row, where), self._rejected(row, where))
+        row = self._arranged(row, where)
+        prompt = self._asked(key, row, where)
+        return Pair(prompt, self._answer(self._chosen, prompt, row, where), self._answer(self._rejected, prompt, row, where))
+
+    def _answer(self, template: Template, prompt: Prompt, row: DataRow, where: str) -> Message:
+        said = self._said(template, row, where)
+        if isinstance(said, str):
+            return assistant(said)
+        if len(said) != 1 or said[0]["role"] != "assistant" or not prompt.messages:
+            raise DataError(f"{where}: {template.name} has {len(said)} messages; give the assistant's turn alone, after a "
+                            "prompt of messages, or the whole conversation in both answers")  # fmt: skip
+        return bare(said[0])
 
     def texts(self, row: DataRow) -> Iterator[str]:
         """Every text that the row's columns allow, to fit a tokenizer to; a template whose columns are missing gives none."""
-        if self.chat and "messages" in row:
-            yield from (message["content"] for message in read_messages(row["messages"], "a row") if message.get("content"))
+        row = self._arranged(row, "a row")
+        yield from (message["content"] for message in self._messages(row, "a row") if "content" in message)
         for template in (self._prompt, self._completion, self._chosen, self._rejected):
             with contextlib.suppress(DataError):
-                yield template(row, "a row")
+                said = self._said(template, row, "a row")
+                yield from [said] if isinstance(said, str) else [turn["content"] for turn in said if "content" in turn]
         if isinstance(row.get("steps"), list | tuple):  # of a process reward model
             yield from (step for step in row["steps"] if isinstance(step, str))
 
 
 def template_arguments(row: DataRow, given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What a chat template is given besides the messages: a spec's, the row's own, and the row's ``tools`` (a list or JSON).
+    """What a chat template is given besides the messages: a spec's, the row's own, its ``tools`` (a list or JSON), and verl's
+    ``enable_thinking``.
 
     Raises:
-        DataError: the row's are no arguments, or are set by us.
+        DataError: the row's are no arguments, are set by us, or are tools by another name.
     """
     own, tools = row.get(ARGUMENTS) or {}, row.get("tools")
     with blame(DataError, f"{where}: tools"):
         tools = json.loads(tools) if isinstance(tools, str) and tools else tools
     if not isinstance(own, Mapping) or not isinstance(tools or [], Sequence) or TEMPLATE_OWN & own.keys():
         raise DataError(f"{where}: {ARGUMENTS} must be a mapping without {', '.join(sorted(TEMPLATE_OWN))}, tools a list")
+    if misnamed := [name for name in ("tool_defs", "tool_schemas", "functions") if row.get(name) and not tools]:
+        raise DataError(f"{where}: nobody reads {misnamed[0]}, so the model would not see its tools; call the column tools")
+    own = {name: value for name, value in own.items() if value is not None}  # which a table puts where other rows have one
+    if isinstance(row.get("enable_thinking"), bool):
+        own = {"enable_thinking": row["enable_thinking"], **own}
     return {**given, **own, **({"tools": list(tools)} if tools else {})}
-
-
-def read_messages(value: Any, where: str) -> Messages:
-    """Check a ``messages`` column: a list of mappings with the texts ``role`` and ``content``; one with ``tool_calls`` needs no
-    content."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
-        raise DataError(f'{where}: messages must be a list like [{{"role": "user", "content": "…"}}], not {value!r:.80}')
-    for place, message in enumerate(value):
-        calls = isinstance(message, Mapping) and message.get("tool_calls") and message.get("content") is None
-        texts = ("role",) if calls else ("role", "content")
-        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in texts):
-            raise DataError(f"{where}: messages[{place}] needs the texts role and content, got {message!r:.80}")
-    return tuple(value)

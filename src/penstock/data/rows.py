@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +14,43 @@ from penstock.core.errors import DataError
 DataRow = Mapping[str, Any]
 
 
+class Slice:
+    """Some of the rows of a source, which stays where it is."""
+
+    def __init__(self, rows: Any, chosen: range) -> None:
+        self._rows, self._chosen = rows, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: int) -> DataRow:
+        row: DataRow = self._rows[self._chosen[index]]
+        return row
+
+
+class Chain:
+    """The rows of several sources, one after another."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self._parts = parts
+        self._ends = list(itertools.accumulate(len(part) for part in parts))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: int) -> DataRow:
+        part = bisect.bisect_right(self._ends, index)
+        row: DataRow = self._parts[part][index - (self._ends[part - 1] if part else 0)]
+        return row
+
+
 @dataclass
 class Rows:
     """Rows of data under a name; fulfils the Source protocol."""
 
     name: str
-    rows: Sequence[DataRow]
+    rows: Any
+    """What gives a row by its index."""
 
     def __len__(self) -> int:
         return len(self.rows)

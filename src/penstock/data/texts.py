@@ -10,7 +10,8 @@ import numpy as np
 from penstock.core.algorithm import Encoder
 from penstock.core.blobs import Blob
 from penstock.core.types import IntArray, Prompt
-from penstock.data.render import ARGUMENTS, Message
+from penstock.data.messages import Message
+from penstock.data.render import ARGUMENTS
 
 
 class Tokenizer(Encoder, Protocol):
@@ -73,7 +74,7 @@ def example_texts(item: Any, text: Tokenizer, every_turn: bool = False) -> dict[
     """The columns of a prompt, :class:`~penstock.data.render.Example` or :class:`~penstock.data.render.Pair`, and over them its
     texts by name: ``prompt`` and what follows it; with ``every_turn`` the ``turns`` of an example, (prompt, completion) of each
     of the assistant's in its conversation."""
-    prompt, answers = (item, {}) if isinstance(item, Prompt) else (item.prompt, item.answers)
+    prompt = item if isinstance(item, Prompt) else item.prompt
     texts, given = dict(prompt.columns), arguments_of(prompt)
     if every_turn:
         turns = [(text.render_chat(said, given), text.render_answer(said, turn, given)) for said, turn in item.turns]
@@ -81,4 +82,5 @@ def example_texts(item: Any, text: Tokenizer, every_turn: bool = False) -> dict[
         if turns:
             return texts | {"prompt": turns[-1][0], "completion": turns[-1][1]}
     texts["prompt"] = prompt_text(prompt, text)
+    answers = {} if isinstance(item, Prompt) else item.answers
     return texts | {name: answer_text(prompt, answer, text) for name, answer in answers.items()}

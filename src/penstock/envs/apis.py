@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.data.render import Message
+from penstock.data.messages import Message
 from penstock.envs.calls import Call
 from penstock.web.fields import Fields
 from penstock.web.refusals import Refusal

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.core.errors import EnvError
 from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
-from penstock.data.render import Message
+from penstock.data.messages import Message
 from penstock.envs.shown import Part
 from penstock.envs.spec import History
 from penstock.sandbox.threads import is_asynchronous

@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.blobs import Blob
 from penstock.core.errors import EnvError, ModelError, SpecError
 from penstock.core.types import IntArray, Prompt
-from penstock.data.render import Message, assistant
+from penstock.data.messages import Message, assistant
 from penstock.data.texts import arguments_of, prompt_tokens, reader
 from penstock.envs.spec import History
 

@@ -123,10 +123,14 @@ def reading(model: LanguageModel, media: Media | None, blobs: Path | None) -> La
     return model
 
 
+READ_FOR_TOKENIZER = 200_000
+"""Rows that a tokenizer is fitted to at most."""
+
+
 def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
-    """Texts of a data set, to fit a tokenizer to: whatever its templates can render."""
+    """Texts of a data set, to fit a tokenizer to: whatever its templates can render. Of a large one every n-th row."""
     renderer, source = Renderer(spec), prompts(spec, base, 0).source
-    for index in range(len(source)):
+    for index in range(0, len(source), 1 + len(source) // READ_FOR_TOKENIZER):
         yield from renderer.texts(source[index])
 
 

@@ -249,7 +249,7 @@ class StageRun:
         try:
             self._restore()
             if start == 0:
-                self._remark(remarks_on_rows(self.runtime.first_rows(LOOKED_AT)))
+                self._remark([*self.runtime.remarks, *remarks_on_rows(self.runtime.first_rows(LOOKED_AT))])
             if start == 0 and self.runtime.evaluate is not None:
                 self.progressed.first = await self._evaluate(0)
             async with alongside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import DataError
-from penstock.data.render import read_messages
+from penstock.data.layouts import common_start
+from penstock.data.messages import read_messages
 from penstock.feedback.bodies import STRONGEST, check
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Snapshot
@@ -48,7 +49,7 @@ def trl_texts(row: Mapping[str, Any], where: str) -> tuple[str, str, str]:
     """Prompt, chosen and rejected of a row of TRL's preference format. Raises FeedbackError: the row is not of this format."""
     chosen, rejected = row.get("chosen"), row.get("rejected")
     if isinstance(chosen, str) and isinstance(rejected, str) and "prompt" not in row:
-        shared = _common_start(chosen, rejected)
+        shared = common_start(chosen, rejected)
         return chosen[:shared], chosen[shared:], rejected[shared:]
     earlier = [value[:-1] for value in (chosen, rejected) if isinstance(value, list | tuple) and len(value) > 1]
     if earlier and list(earlier[0]) != list(earlier[-1]):
@@ -72,12 +73,6 @@ def text_of(value: Any, where: str, *, last: bool = False) -> str:
         return value
     turns = read_messages(value, where)[-1:] if last else read_messages(value, where)
     return "\n\n".join(turn["content"] if len(turns) == 1 else f"{turn['role']}: {turn['content']}" for turn in turns)
-
-
-def _common_start(first: str, second: str) -> int:
-    """Characters that both texts begin with, up to the last space, so that no word is cut in two."""
-    shared = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
-    return first.rfind(" ", 0, shared) + 1 if shared else 0
 
 
 def swapped(prompt: str, chosen: str, rejected: str) -> bool:

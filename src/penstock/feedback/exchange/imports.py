@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from penstock.data.sources import json_rows, text_rows
+from penstock.data.files import json_rows, text_rows
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.formats import Imported, as_vote
 from penstock.feedback.exchange.questions import ask

@@ -1,0 +1,243 @@
+"""Rows of files: JSON lines, which stay on disk until they are drawn, JSON, CSV, Parquet and plain text."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import sys
+import time
+import zlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.core.errors import DataError
+from penstock.core.files import replaced
+from penstock.data.rows import DataRow
+
+Row = dict[str, Any]
+Numbered = Iterator[tuple[int, Row]]
+FILES = (".jsonl", ".jsonl.gz", ".txt", ".csv", ".json")
+"""Ends of files that :func:`open_rows` reads."""
+PATIENCE = 2.0
+"""Seconds between two lines that say how far reading has come."""
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Number, first byte and text of every line that is not blank, split at line feeds only, without their line end.
+
+    Raises:
+        DataError: not UTF-8, or it cannot be read to its end.
+    """
+    opened: Any = gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # noqa: SIM115 - closed below
+    number, at = 0, 0
+    with opened as lines:
+        try:
+            for number, line in enumerate(lines, 1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+                if text.strip():
+                    yield number, at, text
+                at += len(line)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: cannot be read after line {number} ({error}); is it complete?") from error
+
+
+def parsed(path: Path, number: int, line: str) -> Row:
+    """The row of a line of JSON. Raises DataError: it is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise DataError(f'{path}:{number}: a row must be a JSON object like {{"prompt": "…"}}, not {type(row).__name__}')
+    return row
+
+
+def numbered_json_rows(path: Path) -> Numbered:
+    """Rows of a JSON-lines file, plain or gzipped, each with the number of its line, from 1; blank lines are passed over."""
+    return ((number, parsed(path, number, line)) for number, _, line in lines_of(path))
+
+
+def json_rows(path: Path) -> Iterator[DataRow]:
+    """:func:`numbered_json_rows` without the numbers."""
+    return (row for _, row in numbered_json_rows(path))
+
+
+def text_rows(path: Path) -> Iterator[DataRow]:
+    """Rows of a UTF-8 text file, one a line in the column ``text``; blank lines are passed over."""
+    return ({"text": line} for _, _, line in lines_of(path))
+
+
+class JsonLines:
+    """Rows of a JSON-lines file by their place, each read and parsed when it is asked for.
+
+    The first opening reads the whole file, so that a broken line is found before anything starts, and keeps where lines begin
+    in the user's cache; later ones, and other processes, map that: 16 bytes a row, shared by all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY)
+        self._ends = _line_index(path, os.fstat(self._file))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, place: int) -> DataRow:
+        start, end = (int(edge) for edge in self._ends[place])
+        line = os.pread(self._file, end - start, start)
+        try:
+            row: Row = json.loads(line.decode("utf-8-sig" if start == 0 else "utf-8"))
+        except ValueError as error:
+            raise DataError(
+                f"{self.path}: row {place} is not what it was when the run began; do not change data of a run"
+            ) from error
+        return row
+
+    def __del__(self) -> None:
+        if "_file" in self.__dict__:
+            os.close(self._file)
+
+
+def _line_index(path: Path, stat: os.stat_result) -> NDArray[np.uint64]:
+    """First byte and end of every row ``[rows, 2]``, of the cache if the file has not changed since."""
+    known = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "rows"
+    kept = folder / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.npy"
+    try:
+        return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except (OSError, ValueError):
+        pass
+    edges_N2 = _read_through(path, stat.st_size)
+    if stat.st_size >= 1 << 20:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with replaced(kept, binary=True) as file:
+                np.save(file, edges_N2, allow_pickle=False)
+            return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        except OSError:  # a cache that cannot be written makes the next start slower, nothing else
+            pass
+    return edges_N2
+
+
+def _read_through(path: Path, size: int) -> NDArray[np.uint64]:
+    """Parse every line once and note where it is."""
+    edges, said = array("Q"), time.monotonic() + PATIENCE
+    for number, start, line in lines_of(path):
+        parsed(path, number, line)
+        edges.extend((start, start + len(line.encode()) + (3 if _marked(path, start) else 0)))
+        if number % 1000 == 0 and time.monotonic() > said:
+            print(
+                f"{path}: {start >> 20:,} of {size >> 20:,} MB read, {len(edges) // 2:,} rows; once",
+                file=sys.stderr,
+                flush=True,
+            )
+            said = time.monotonic() + PATIENCE
+    return np.frombuffer(edges, np.uint64).reshape(-1, 2)
+
+
+def _marked(path: Path, start: int) -> bool:
+    """Whether a line has a byte order mark before it."""
+    if start:
+        return False
+    with open(path, "rb") as file:
+        return file.read(3) == b"\xef\xbb\xbf"
+
+
+def numbered_json(path: Path) -> Numbered:
+    """Rows of a .json file: a list of objects, or an object a line."""
+    text = _content(path)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if text.lstrip()[:1] == "{" and "\n" in text.strip():
+            return numbered_json_rows(path)
+        raise DataError(f"{path}: not valid JSON ({error}); give a list of objects, or .jsonl with one a line") from error
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise DataError(f"{path}: not a list of objects; use .jsonl for one object a line")
+    return enumerate(found, 1)
+
+
+def numbered_csv(path: Path) -> Numbered:
+    """Rows of a .csv file. Every cell is a text as it is spelled; an empty one is null."""
+    reader = csv.DictReader(io.StringIO(_content(path), newline=""), strict=True)
+    try:
+        twice = [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]
+        if twice:
+            raise DataError(f"{path}:1: {len(twice)} column names are there twice, such as {twice[0]!r:.40}; rename one")
+        for row in reader:
+            if None in row or None in row.values():
+                raise DataError(f"{path}:{reader.line_num}: other cells than the header has; quote what holds commas")
+            yield reader.line_num, {name: cell or None for name, cell in row.items()}
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num + 1}: no CSV ({error})") from error
+
+
+def number_of(cell: Any) -> Any:
+    """A cell of CSV that spells a number as a program would write it (``7``, ``0.5``; not ``007``, ``1e3``) as that number."""
+    if isinstance(cell, str) and re.fullmatch(r"-?(0|[1-9]\d{0,14})(\.\d{1,12})?", cell):
+        value = float(cell) if "." in cell else int(cell)
+        return value if str(value) == cell else cell
+    return cell
+
+
+def _content(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(f"{path}:{line}: not UTF-8; save the file as UTF-8 (of Windows-1252, say)") from error
+
+
+def numbered_parquet(path: Path) -> Numbered:
+    """Rows of a .parquet file."""
+    parquet = arrow(path)
+    from pyarrow import ArrowException
+
+    try:
+        return enumerate(parquet.read_table(path).to_pylist(), 1)
+    except (OSError, ArrowException) as error:
+        raise DataError(f"{path}: no readable Parquet ({str(error).splitlines()[0]})") from error
+
+
+def arrow(path: Path) -> Any:
+    """pyarrow's module for Parquet. Raises DataError: it is not installed."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(f"{path}: Parquet needs the pyarrow package; run: pip install penstock[hub]") from error
+    return pyarrow.parquet
+
+
+def open_rows(path: Path, name: str, most: int | None = None) -> Any:
+    """The rows of a file by their place; ``name`` says by its end what it is, ``most`` how many rows are needed of it at most.
+
+    Raises:
+        DataError: a malformed row; names the line.
+    """
+    if name.endswith(".jsonl") and most is None:
+        return JsonLines(path)
+    if name.endswith((".csv", ".json")):
+        read = numbered_csv if name.endswith(".csv") else numbered_json
+        return [{column: number_of(cell) for column, cell in row.items()} for _, row in read(path)]
+    return list(itertools.islice(text_rows(path) if name.endswith(".txt") else json_rows(path), most))
+
+
+READERS: Mapping[str, Callable[[Path], Numbered]] = {
+    "jsonl": numbered_json_rows, "json": numbered_json, "csv": numbered_csv, "parquet": numbered_parquet,
+}  # fmt: skip
+"""What reads a file of rows, by its suffix."""

@@ -1,0 +1,150 @@
+"""Rows of published layouts become what their authors mean, or are refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from your_data import BLUE, GREEN, PAGE, ROWS, SKY, model, page, read, user
+
+from penstock.config.run import DataSpec
+from penstock.core.errors import DataError
+from penstock.core.types import PromptKey
+from penstock.data.render import Renderer
+
+KEY = PromptKey("rows", 0, 0)
+BY_NAME = {one.layout: one for one in ROWS}
+
+
+def renderer(**fields):
+    return Renderer(DataSpec(source="rows.jsonl", **fields))
+
+
+def example(row, **fields):
+    return renderer(**fields).example(KEY, row, 0)
+
+
+def pair(row, **fields):
+    return renderer(**fields).pair(KEY, row, 0)
+
+
+def test_the_page_shows_what_each_row_becomes():
+    assert PAGE.read_text(encoding="utf-8") == page(), "write it again: python tests/data/your_data.py"
+
+
+def test_layouts_are_there_once():
+    assert len(BY_NAME) == len(ROWS)
+
+
+@pytest.mark.parametrize("layout", [
+    "TRL preference, conversational", "TRL preference, conversational, implicit prompt", "OpenAI preference",
+    "UltraFeedback, binarized: the prompt is said twice", "LLaMA-Factory sharegpt, preference",
+])  # fmt: skip
+def test_preferences_in_messages_are_one_prompt_and_two_turns(layout):
+    found = read(BY_NAME[layout])
+    assert {name: found[name] for name in ("prompt", "chosen", "rejected")} == {
+        "prompt": [user(SKY)], "chosen": model(BLUE), "rejected": model(GREEN)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [
+    "TRL language modeling, conversational", "TRL prompt-completion, conversational", "ShareGPT", "Axolotl chat_template",
+    "verl, SFT",
+])  # fmt: skip
+def test_conversations_are_messages_that_end_with_the_answer(layout):
+    assert read(BY_NAME[layout]) == {"prompt": [user(SKY)], "learned": [model(BLUE)]}
+
+
+def test_a_prompt_of_messages_is_asked_by_the_chat_template_without_being_told_to():
+    assert renderer().prompt(KEY, {"prompt": [user(SKY)]}, 0).messages == (user(SKY),)
+
+
+def test_messages_in_a_column_that_a_template_names_are_messages():
+    assert renderer(prompt="{{ question }}").prompt(KEY, {"question": [user(SKY)]}, 0).messages == (user(SKY),)
+
+
+def test_of_a_conversational_completion_its_own_turns_alone_are_learned():
+    row = {"prompt": [user("a"), model("b"), user("c")], "completion": [model("d")]}
+    assert [turn for _, turn in example(row).turns] == [model("d")]
+
+
+def test_a_turn_of_weight_0_is_read_and_not_learned():
+    made = example({"messages": [user("a"), model("b", weight=0), user("c"), model("d", weight=1)]})
+    assert made.turns == [((user("a"), model("b"), user("c")), model("d"))]
+
+
+def test_a_conversation_whose_last_turn_has_weight_0_is_refused_where_that_turn_is_learned():
+    with pytest.raises(DataError, match="weight 0, so nothing is left to learn"):
+        _ = example({"messages": [user("a"), model("b", weight=0)]}).answers
+
+
+def test_the_answer_of_verl_is_where_rewards_look_for_it():
+    prompt = renderer().prompt(KEY, BY_NAME["verl, PPO and GRPO"].row, 0)
+    assert (prompt.messages, prompt.columns["answer"]) == ((user("2 + 2?"),), "4")
+
+
+def test_transcripts_are_split_before_the_last_answer():
+    first = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye\n\nAssistant: So long"
+    made = pair({"chosen": first, "rejected": first.replace("So long", "No")}, chat=True)
+    assert made.prompt.messages == (user("Hi"), model("Hello"), user("Bye"))
+    assert (made.chosen, made.rejected) == (model("So long"), model("No"))
+
+
+@pytest.mark.parametrize(("kind", "row", "says"), [
+    ("pairs", {"chosen": [user("a"), model("b")], "rejected": [user("c"), model("b")]}, "different messages before the last"),
+    ("pairs", {"prompt": "x", "chosen": [user("a"), model("b")], "rejected": [user("a"), model("c")]}, "other messages than"),
+    ("pairs", {"chosen": [model("b")], "rejected": [model("c")]}, "give the prompt"),
+    ("pairs", {"prompt": "a", "chosen": [user("b")], "rejected": [user("c")]}, "assistant's turn alone"),
+    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "differ before"),
+    ("examples", {"prompt": "a", "completion": [model("b")]}, "follows a prompt of messages"),
+    ("examples", {"prompt": [user("a")], "completion": [user("b")]}, "ends with the assistant's turn"),
+    ("examples", {"conversations": [{"from": "robot", "value": "a"}]}, 'ShareGPT has {"from": "human" or "gpt"'),
+    ("examples", {"conversations": [{"from": "human", "value": "a", "speaker": 3}]}, 'nobody reads "speaker"'),
+    ("examples", {"conversations": [{"from": "function_call", "value": "f(x)"}]}, "holds JSON"),
+    ("examples", {"instruction": 3, "input": "", "output": "b"}, "are texts"),
+    ("examples", {"instruction": "a", "history": ["b"], "output": "c"}, "list of .question, answer."),
+    ("examples", {"messages": [user("a"), model("b", weight=2)]}, "weight=2"),
+    ("examples", {"messages": [{**user("a"), "weight": 1}, model("b")]}, "weight=1 of the role user"),
+    ("examples", {"messages": [{"role": "human", "content": "a"}, model("b")]}, 'write "user"'),
+    ("examples", {"messages": [{"role": "wizard", "content": "a"}, model("b")]}, "no role is called"),
+    ("examples", {"messages": [user("a"), model("b", mood="good")]}, 'nobody reads "mood"'),
+    ("examples", {"messages": [user("a"), {"role": "assistant", "content": None, "function_call": {}}]}, "role and content"),
+    ("examples", {"messages": [user("a"), model("b", function_call={"name": "f"})]}, 'write "tool_calls"'),
+    ("examples", {"messages": [user("a"), {"role": "assistant", "tool_calls": ["f"]}]}, "a tool call is"),
+    ("examples", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, model("b")]}, 'the type "image_url"'),
+    ("prompts", {"prompt": [user("a"), model("b")]}, "nothing is left to answer"),
+    ("prompts", {"prompt": []}, "a value is a list"),
+    ("prompts", {"prompt": {"text": "a"}}, "of the type dict"),
+    ("prompts", {"prompt": ["a", "b"]}, "a value is a list"),
+    ("prompts", {"prompt": True}, "of the type bool"),
+    ("prompts", {"prompt": float("nan")}, "of the type float"),
+    ("prompts", {"question": "a", "answer": "b"}, 'prompt="{{ question }}"'),
+    ("prompts", {"messages": [user("a")], "tool_defs": [{}]}, "call the column tools"),
+])  # fmt: skip
+def test_what_breaks_its_layout_is_refused_with_its_row(kind, row, says):
+    made = {"prompts": renderer().prompt, "examples": renderer().example, "pairs": renderer().pair}[kind]
+    with pytest.raises(DataError, match=f"rows row 0.*{says}|{says}.*rows row 0"):
+        made(KEY, row, 0)
+
+
+@pytest.mark.parametrize("template", ["{{ a ~ b }}", "{{ 'x' ~ b }}", "{{ b }}"])
+def test_what_a_template_joins_is_a_text_too(template):
+    with pytest.raises(DataError, match="a value is a list"):
+        renderer(prompt=template).prompt(KEY, {"a": "x", "b": [1]}, 0)
+
+
+def test_templates_of_ones_own_are_what_is_read():
+    row = {"question": "Hi", "chosen": "ab cd", "rejected": "ab ef"}
+    made = pair(row, prompt="{{ question }}")
+    assert (made.prompt.text, made.chosen["content"], made.rejected["content"]) == ("Hi", "ab cd", "ab ef")
+
+
+def test_parts_of_text_are_one_text():
+    made = renderer().prompt(
+        KEY, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]}, 0
+    )
+    assert made.messages == (user("ab"),)
+
+
+def test_nulls_of_messages_are_left_out():
+    """Arrow gives every message of a column all keys that any of them has."""
+    row = {"messages": [{**user("a"), "tool_calls": None, "name": None}, model("b", tool_calls=None)]}
+    assert example(row).turns == [((user("a"),), model("b"))]
