@@ -150,8 +150,8 @@ def page() -> str:
         "",
         "One row of each layout that others publish, and what Penstock makes of it (`data/layouts.py`). With templates of",
         'your own (`prompt="{{ question }}"`) columns are what the templates say. Messages are written by the model\'s chat',
-        "template; a text stays a text unless `chat=true`. What is not recognised is an error that says what to do. The rows are",
-        "those of `tests/data/your_data.py`, which writes this page.",
+        "template; a text stays a text unless `chat=true`. What is not recognised is an error that says what to do. The rows",
+        "are those of `tests/data/your_data.py`, which writes this page.",
         "",
     ]
     for one in ROWS:
