@@ -76,7 +76,7 @@ HOME = {
     "sqlalchemy": ("feedback/", "product/"),
     "pyarrow": ("feedback/exchange/files.py",),
     "argon2": ("feedback/service/passwords.py",),
-    "markdown_it": ("feedback/service/markdown.py",),
+    "markdown_it": ("feedback/service/markdown.py", "rewards/code_blocks.py"),
     "nh3": ("feedback/service/markdown.py",),
     "latex2mathml": ("feedback/service/markdown.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),
