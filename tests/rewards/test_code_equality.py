@@ -66,6 +66,7 @@ EQUAL = {
     "a map": ("def f(xs): return map(str, xs)", "assert list(f([1, 2])) == ['1', '2'] and sum(map(int, f([1, 2]))) == 3"),
     "a function that is given back": ("def f(n): return lambda x: x + n", "assert f(2)(3) == 5 and f.__name__ == 'f'"),
     "exceptions of one's own": ("class Low(ValueError):\n    def __init__(self, left): super().__init__(f'{left} left'); self.left = left\ndef f(): raise Low(3)", "import pytest\nwith pytest.raises(Low, match='3 left') as info:\n    f()\nassert info.value.left == 3 and issubclass(Low, ValueError)\ntry:\n    f()\nexcept ValueError as error:\n    assert str(error) == '3 left' and type(error).__name__ == 'Low'"),
+    "exceptions of the library": ("import json\nfrom dataclasses import dataclass\n@dataclass(frozen=True)\nclass P:\n    x: int\ndef f(s): return json.loads(s)\ndef g():\n    P(1).x = 2", "import dataclasses, json, pytest\nwith pytest.raises(json.JSONDecodeError):\n    f('{')\nwith pytest.raises(dataclasses.FrozenInstanceError):\n    g()"),
     "arguments of exceptions": ("def f(d): return d['k']", "try:\n    f({})\nexcept KeyError as error:\n    assert error.args == ('k',) and str(error) == \"'k'\""),
     "the end of a program": ("import sys\ndef f(): sys.exit(3)", "import pytest\nwith pytest.raises(SystemExit) as info:\n    f()\nassert info.value.code == 3"),
     "what is printed": ("def f(): print('hello')", "import contextlib, io\nwith contextlib.redirect_stdout(io.StringIO()) as out:\n    f()\nassert out.getvalue() == 'hello\\n'"),

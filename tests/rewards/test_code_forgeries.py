@@ -166,6 +166,13 @@ def test_a_program_that_earns_it_gains_in_these_forms(judged):
     assert judged("def f(x): return 8", FORMS) == 1.0
 
 
+def test_helpers_of_a_check_are_the_judges(judged):
+    test = "def check(candidate):\n    assert abs(candidate(1) - 8) < 1e-6 and len([candidate(1)]) == 1"
+    program = "def f(x): return 3\ndef abs(x): return 0"
+    assert judged(program, test, entry_point="f") == 0.0
+    assert judged(program, "import solution\nassert abs(solution.f(1) - 8) < 1e-6") == 0.0
+
+
 FRAMEWORKS = {
     "unittest": "import unittest\nclass TestF(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(1), 8)",
     "pytest": "import pytest\ndef test_it():\n    assert f(1) == pytest.approx(8)",

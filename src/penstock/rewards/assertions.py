@@ -8,7 +8,6 @@ without an error has passed only if it asserted something: what it asserts is co
 from __future__ import annotations
 
 import ast
-import asyncio
 import builtins
 import contextlib
 import ctypes
@@ -26,6 +25,7 @@ from penstock.rewards import pytests
 from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported
 
 _NOTES = "__noted__"
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _MOCKS = "a test replaces parts of the tested code (unittest.mock), which runs in a process of its own"
 
 
@@ -63,7 +63,7 @@ def free_names(tree: ast.Module) -> set[str]:
             defined.add(node.arg)
         elif isinstance(node, ast.ImportFrom) and node.module == "solution":
             asked |= {each.name for each in node.names} - {"*"}
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+        elif isinstance(node, _IMPORTS):
             defined |= {(each.asname or each.name).partition(".")[0] for each in node.names}
     return (used - defined) | asked
 
@@ -92,8 +92,6 @@ class _Counting(ast.NodeTransformer):
         return self._noted(node)
 
     def visit_Expr(self, node: ast.Expr) -> Any:
-        if isinstance(node.value, ast.Compare):
-            raise Unsupported(f"a test compares without asserting; write: assert {ast.unparse(node)}")
         if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in ("unittest.main", "pytest.main"):
             return ast.Pass()  # its functions are called one by one
         return self._noted(node) if self._asserts(node.value) else node
@@ -153,13 +151,15 @@ class Judge:
                 "solution, and the option packages adds folders to import from"
             ) from None
 
-    def _space(self, tree: ast.Module) -> dict[str, Any]:
+    def _space(self, tree: ast.Module, entry: str) -> dict[str, Any]:
         """What a test sees: of the tested code, names that nothing of the judge's has."""
         free = free_names(tree)
         bases = [each.value.id for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)]
         loads = [each.id for each in ast.walk(tree) if isinstance(each, ast.Name)]
         modules = {each for each in free & sys.stdlib_module_names if bases.count(each) == loads.count(each)}
-        hidden = set(dir(builtins)) if free - set(dir(builtins)) - modules else set()
+        # A function under test may have a builtin's name (MBPP has sum); so it is where a test is about nothing else.
+        asked = bool(entry) or any("solution" in ast.unparse(each) for each in ast.walk(tree) if isinstance(each, _IMPORTS))
+        hidden = set(dir(builtins)) if asked or free - set(dir(builtins)) - modules else set()
         own = {name: value for name, value in self._names.items() if name not in hidden | modules}
         solution: Any = types.ModuleType("solution")
         vars(solution).update(self._names, __all__=list(own))
@@ -173,12 +173,12 @@ class Judge:
     def code(self, code: str, only: str = "", entry: str = "") -> str:
         """``passed``, ``skipped``, or ``nothing`` where nothing was asserted; raises where it fails."""
         tree = ast.parse(code)
-        space = self._space(tree)
+        space = self._space(tree, entry)
         tree = ast.fix_missing_locations(_Counting(tree).visit(tree))
-        exec(compile(tree, "tests.py", "exec"), space)
-        if entry:
-            space["check"](self._names[entry])
         try:
+            exec(compile(tree, "tests.py", "exec"), space)
+            if entry:
+                space["check"](self._names[entry])
             if only:
                 self._function(space, *only.split("."))
         except unittest.SkipTest:
@@ -199,7 +199,7 @@ class Judge:
                 given = pytests.arguments(function, arguments, {**space, **_methods(instance)}, stack)
                 result = function(**given)
                 if inspect.iscoroutine(result):
-                    asyncio.run(result)
+                    importlib.import_module("asyncio").run(result)
 
     def call(self, name: str, arguments: list[Any], wanted: Any, rule: str) -> str:
         """Whether a call gives what is wanted, by one of the rules of :func:`same`."""

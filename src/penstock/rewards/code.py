@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RewardError, SpecError
 from penstock.rewards.code_blocks import find_code, parsed
-from penstock.rewards.code_tests import OUTPUTS, PRELUDE, Asserts, Call, Pair, Tests, read_tests
+from penstock.rewards.code_tests import PRELUDE, Asserts, Call, Pair, Tests, prints, read_tests
 from penstock.sandbox import Limits, Program, open_sandbox
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class CodeReward:
         if isinstance(case, Pair):
             started = f"exec({PRELUDE!r})\nexec(compile({code!r}, 'main.py', 'exec'))" if tests.prelude else code
             outcome = await self._sandbox.run(Program(code=started, stdin=case.given))
-            return "passed" if outcome.ok and OUTPUTS[case.rule](outcome.stdout, case.wanted) else "failed"
+            return "passed" if outcome.ok and prints(outcome.stdout, case.wanted, case.rule) else "failed"
         pieces = [*([PRELUDE] if tests.prelude else []), *([tests.prompt] if tests.prompt else []), code]
         if tests.prompt and parsed(code) is None:  # it goes on where the prompt ends
             pieces[-2:] = [tests.prompt + code]

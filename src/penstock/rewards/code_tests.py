@@ -37,7 +37,7 @@ sys.setrecursionlimit(50_000)
 
 @dataclass(frozen=True)
 class Pair:
-    """What a program reads, and what it must print by a rule of :data:`OUTPUTS`."""
+    """What a program reads, and what it must print by a rule of :func:`prints`."""
 
     given: str
     wanted: str
@@ -80,14 +80,19 @@ def read_tests(columns: Row, column: str) -> Tests:
         RewardError: there are none; or they have another form, which is named.
     """
     row = {name: value for name, value in columns.items() if value is not None}
-    published = next((read for names, read in LAYOUTS.items() if names <= row.keys()), None)
-    own = column in row and not any(column in names for names in LAYOUTS)
-    if not own and published is None:
+    shown = next((names for names in LAYOUTS if set(names.split()) <= row.keys()), None)
+    if column in row and not any(column in names.split() for names in LAYOUTS):
+        tests = _values(row[column], f'column "{column}"', row)
+    elif shown is None:
         raise RewardError(
             f'column "{column}" holds no tests, and no published layout was recognised; give a list of {{"input": …, "output": …}} '
             f"or of code with assertions, or name another column; columns there are: {', '.join(map(str, columns))}"
         )
-    tests = _values(row[column], f'column "{column}"', row) if own or published is None else published(row)
+    else:
+        read = LAYOUTS[shown]
+        if isinstance(read, str):
+            raise RewardError(f"{read}; give the column tests, or leave these rows out")
+        tests = read(row)
     if not tests.cases:
         raise RewardError(f"the row holds no tests (its list is empty): {', '.join(row)}; leave the row out")
     names = {each.name for each in tests.cases if isinstance(each, Call)}
@@ -192,12 +197,15 @@ def _code(code: str, where: str, entry: str = "") -> list[Asserts]:
     tree = parsed(code)
     if tree is None:
         raise RewardError(f"{where}: a test is no Python: {_shown(code)}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
+            raise RewardError(f"{where}: a test compares without asserting; write: assert {ast.unparse(node)}")
     if entry and any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
         return [Asserts(code, entry=entry)]
     return [Asserts(code, only=name) for name in functions_of(tree)] or [Asserts(code)]
 
 
-def _in_and_out(value: Any, where: str) -> Tests:
+def _in_and_out(value: Any, where: str, rule: str = "close") -> Tests:
     """``inputs`` and ``outputs``, of calls where there is an ``fn_name`` (APPS, TACO, Eurus-2, DeepCoder)."""
     _known(value, "inputs outputs fn_name", where)
     given, wanted, name = value["inputs"], value["outputs"], value.get("fn_name")
@@ -205,19 +213,20 @@ def _in_and_out(value: Any, where: str) -> Tests:
         raise RewardError(f"{where}: inputs and outputs are lists of one length; they are {_shown(given)} and {_shown(wanted)}")
     places = [f"{where}, test {number}" for number in range(len(given))]
     cases = [
-        _called(name, *pair, "wrapped", place) if name else Pair(*(_text(each, place) for each in pair), "close")
+        _called(name, *pair, "wrapped", place) if name else Pair(*(_text(each, place) for each in pair), rule)
         for place, *pair in zip(places, given, wanted, strict=True)
     ]
     return Tests(tuple(cases), prelude=True)
 
 
-def _json(value: Any, where: str) -> Any:
-    """A value, or what its JSON text says; some data sets wrote Python's literals."""
+def _json(value: Any, where: str, kind: Any = (list, tuple, Mapping)) -> Any:
+    """A list or mapping, or what its JSON text says; some data sets wrote Python's literals."""
     for read in (json.loads, ast.literal_eval) if isinstance(value, str) else ():
         with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            return read(value)
-    if isinstance(value, str):
-        raise RewardError(f"{where} is no JSON: {_shown(value)}")
+            value = read(value)
+            break
+    if not isinstance(value, kind):
+        raise RewardError(f"{where} holds no tests of code: {_shown(value)}; judge other answers by the reward math or exact_match")
     return value
 
 
@@ -238,17 +247,6 @@ def _mbpp(row: Row) -> Tests:
     return Tests(tuple(case for each in listed for case in _code(f"{setup}\n{each}".strip(), 'column "test_list"')))
 
 
-def _apps(row: Row) -> Tests:
-    return _in_and_out(_mapping(row["input_output"], "input_output"), 'column "input_output"')
-
-
-def _mapping(value: Any, where: str) -> Row:
-    read = _json(value, f'column "{where}"')
-    if not isinstance(read, Mapping):
-        raise RewardError(f'column "{where}" holds no tests: {_shown(read)}')
-    return read
-
-
 def _live(row: Row) -> Tests:
     private = row.get("private_test_cases", "[]")
     if isinstance(private, str) and not private.lstrip().startswith("["):
@@ -256,26 +254,25 @@ def _live(row: Row) -> Tests:
             "private_test_cases are pickled (LiveCodeBench: base64, zlib, pickle), which is never read; write them as JSON, or leave "
             "the column out to judge by the public ones"
         )
-    name = _mapping(row.get("metadata", "{}"), "metadata").get("func_name")
+    name = _json(row.get("metadata", "{}"), "metadata", Mapping).get("func_name")
     listed = [*_json(row["public_test_cases"], "public_test_cases"), *_json(private, "private_test_cases")]
-    tests = [{**test, "metadata": {"func_name": name}} for test in listed]
-    return _values([{"testtype": "stdin", **test} for test in tests], "test_cases", {})
+    common = {"testtype": "stdin", "metadata": {"func_name": name}}
+    return _values([{**common, **test} if isinstance(test, Mapping) else test for test in listed], "test_cases", {})
 
 
 def _contests(row: Row) -> Tests:
     if row.get("input_file") or row.get("output_file"):
         raise RewardError(f"a program of this row (CodeContests) reads {row.get('input_file')!r}, not its standard input; leave it out")
-    cases: list[Pair] = []
+    cases: list[Pair | Call | Asserts] = []
     for name in ("public_tests", "private_tests", "generated_tests"):
-        tests = _mapping(row.get(name, {"input": [], "output": []}), name)
+        tests = _json(row.get(name, {"input": [], "output": []}), name, Mapping)
         _known(tests, "input output", f'column "{name}"')
-        pairs = zip(tests["input"], tests["output"], strict=True)
-        cases += [Pair(_text(given, name), _text(wanted, name), "tokens") for given, wanted in pairs]
+        cases += _in_and_out({"inputs": tests.get("input"), "outputs": tests.get("output")}, f'column "{name}"', "tokens").cases
     return Tests(tuple(cases))
 
 
 def _synthetic(row: Row) -> Tests:
-    task, info = row["task_type"], _mapping(row["verification_info"], "verification_info")
+    task, info = row["task_type"], _json(row["verification_info"], "verification_info", Mapping)
     if task != "verifiable_code":
         better = {"verifiable_math": "the reward math", "code_output_prediction": "the reward exact_match"}.get(task, "a judge")
         raise RewardError(f'task_type "{task}" (SYNTHETIC) is not judged by tests of code; use {better}, or leave the row out')
@@ -287,11 +284,9 @@ def _synthetic(row: Row) -> Tests:
 
 
 def _truth(row: Row) -> Tests:
-    truth = row["reward_model"].get("ground_truth") if "reward_model" in row else row["ground_truth"]
-    read = _json(truth, "ground_truth")
-    if not isinstance(read, list | Mapping):
-        raise RewardError(f"ground_truth {_shown(truth)} holds no tests of code; judge it by the reward math or exact_match")
-    return _values(read, "ground_truth", row)
+    place = _json(row["reward_model"], "reward_model", Mapping) if "reward_model" in row else row
+    truth = place.get("ground_truth")
+    return _values(_json(truth, "ground_truth"), "ground_truth", row)
 
 
 def _codeforces(row: Row) -> Tests:
@@ -303,67 +298,56 @@ def _codeforces(row: Row) -> Tests:
     return _values(_json(row["official_tests"], "official_tests"), "official_tests", {})
 
 
-def _refused(why: str) -> Callable[[Row], Tests]:
-    def refuse(row: Row) -> Tests:
-        raise RewardError(f"{why}; give the column tests, or leave these rows out")
-
-    return refuse
-
-
-LAYOUTS: dict[frozenset[str], Callable[[Row], Tests]] = {
-    frozenset(names.split()): read
-    for names, read in {
-        "plus_input": _refused("inputs of HumanEval+ and MBPP+ have their outputs in a pickled cache, which is never read"),
-        "instruct_prompt test": _refused("BigCodeBench needs its packages and a pickled cache, which is never read"),
-        "FAIL_TO_PASS": _refused("SWE rows need a container for each repository, which the sandbox is not"),
-        "inputs outputs func_name": _refused("rStar-Coder's cells were not seen by who wrote this"),
-        "test entry_point": _human_eval,
-        "test_list": _mbpp,
-        "test": _pytest,
-        "test_code": _pytest,
-        "input_output": _apps,
-        "public_test_cases": _live,
-        "public_tests": _contests,
-        "verification_info task_type": _synthetic,
-        "official_tests": _codeforces,
-        "reward_model": _truth,
-        "ground_truth": _truth,
-    }.items()
+LAYOUTS: dict[str, str | Callable[[Row], Tests]] = {
+    "plus_input": "outputs of HumanEval+ and MBPP+ are in a pickled cache, which is never read",
+    "instruct_prompt test": "BigCodeBench needs its packages and a pickled cache, which is never read",
+    "FAIL_TO_PASS": "SWE rows need a container for each repository, which the sandbox is not",
+    "inputs outputs func_name": "cells of rStar-Coder are not documented",
+    "test entry_point": _human_eval,
+    "test_list": _mbpp,
+    "test": _pytest,
+    "test_code": _pytest,
+    "input_output": lambda row: _in_and_out(_json(row["input_output"], "input_output", Mapping), 'column "input_output"'),
+    "public_test_cases": _live,
+    "public_tests": _contests,
+    "verification_info task_type": _synthetic,
+    "official_tests": _codeforces,
+    "reward_model": _truth,
+    "ground_truth": _truth,
 }
-"""Published layouts by the columns that show them, the most particular first."""
+"""Published layouts, or why they are refused, by the columns that show them; the most particular first."""
 
 
-def _split(text: str, keep_empty: bool = False) -> list[str]:
-    """Lines without space at both ends, and without empty ones."""
-    return [line.strip() for line in text.strip().splitlines() if keep_empty or line.strip()]
+def prints(given: str, wanted: str, rule: str) -> bool:
+    """Whether a program's output is what a data set expects.
+
+    ``lines``: equal without space at the ends of lines (ours). ``stripped``: without space around them (SYNTHETIC-1). ``decimal``:
+    then words equal as decimals too (LiveCodeBench). ``close``: without empty lines, numbers within 1e-5 of the expected one's
+    size, order kept (APPS, TACO, Eurus-2). ``tokens``: words, whatever their case and lines, numbers within 1e-5 (CodeContests).
+    """
+    texts = (given.lower(), wanted.lower()) if rule == "tokens" else (given.rstrip(), wanted.rstrip())
+    if rule == "lines":
+        one, other = ([line.rstrip() for line in text.splitlines()] for text in texts)
+        return one == other
+    if rule == "tokens":
+        one, other = ([text] for text in texts)
+    else:
+        one, other = ([line.strip() for line in text.strip().splitlines() if rule != "close" or line.strip()] for text in texts)
+    if rule == "stripped" or len(one) != len(other):
+        return one == other
+    number, near = _NEAR[rule]
+    return all(_same_words(a.split(), b.split(), number, near) for a, b in zip(one, other, strict=True))
 
 
-def _numbers(kind: Any, given: str, wanted: str, near: Callable[[Any, Any], bool]) -> bool:
-    """Whether two lines have equal words, or words that are near as numbers."""
-    words, others = given.split(), wanted.split()
+_NEAR: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
+    "decimal": (Decimal, lambda a, b: a == b),
+    "close": (float, lambda a, b: math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-8)),
+    "tokens": (float, lambda a, b: abs(a - b) <= 1e-5),
+}
+
+
+def _same_words(words: Sequence[str], others: Sequence[str], number: Any, near: Callable[[Any, Any], bool]) -> bool:
     try:
-        return len(words) == len(others) and all(a == b or near(kind(a), kind(b)) for a, b in zip(words, others, strict=True))
-    except (ValueError, InvalidOperation):
+        return len(words) == len(others) and all(a == b or near(number(a), number(b)) for a, b in zip(words, others, strict=True))
+    except (ValueError, InvalidOperation):  # words that are no numbers
         return False
-
-
-def _near(a: float, b: float) -> bool:
-    return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-8)
-
-
-OUTPUTS: dict[str, Callable[[str, str], bool]] = {
-    "lines": lambda given, wanted: [line.rstrip() for line in given.rstrip().splitlines()]
-    == [line.rstrip() for line in wanted.rstrip().splitlines()],
-    "stripped": lambda given, wanted: _split(given, True) == _split(wanted, True),
-    "close": lambda given, wanted: len(_split(given)) == len(_split(wanted))
-    and all(_numbers(float, *pair, _near) for pair in zip(_split(given), _split(wanted), strict=True)),
-    "decimal": lambda given, wanted: len(_split(given, True)) == len(_split(wanted, True))
-    and all(
-        a == b or _numbers(Decimal, a, b, Decimal.__eq__)
-        for a, b in zip(_split(given, True), _split(wanted, True), strict=True)
-    ),
-    "tokens": lambda given, wanted: _numbers(float, given.lower(), wanted.lower(), lambda a, b: abs(a - b) <= 1e-5),
-}
-"""How a program's output is compared. ``lines``: without space at their ends (ours). ``stripped``: without space around them
-(SYNTHETIC-1). ``close``: numbers within 1e-5 of the expected one's size, order kept (APPS, TACO, Eurus-2). ``decimal``: numbers equal
-as decimals (LiveCodeBench). ``tokens``: words, whatever their case and lines, numbers within 1e-5 (CodeContests)."""

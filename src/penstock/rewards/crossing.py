@@ -118,7 +118,7 @@ class Tested(Line):
         kind = type(value)
         if issubclass(kind, type) and issubclass(value, BaseException):
             parents = [self.encode(each) for each in value.__bases__ if issubclass(each, BaseException)]
-            return ["object", number, "error", [value.__name__, *parents]]
+            return ["object", number, "error", [value.__name__, value.__module__, *parents]]
         for base, content in _FIXED.items():
             if issubclass(kind, base):
                 return ["object", number, base.__name__, self.encode(content(value))]
@@ -283,8 +283,11 @@ class Judging(Line):
     def decode_object(self, number: int, base: str = "", content: Any = None) -> Any:
         if number not in self._known:
             if base == "error":
-                parents = tuple(map(self.decode, content[1:]))
-                made: Any = type(str(content[0]), parents, {"__str__": _text_of, "__getattr__": _attribute_of})
+                name, module, *parents = content
+                made: Any = getattr(sys.modules.get(module), name, None) if _is_library(module) else None
+                if not (isinstance(made, type) and issubclass(made, Exception)):
+                    own = {"__str__": _text_of, "__getattr__": _attribute_of}
+                    made = type(str(name), tuple(map(self.decode, parents)), own)
             elif base in _LINKED:
                 made = _LINKED[base].__new__(_LINKED[base], self.decode(content))._link(self, number)
             else:
@@ -306,9 +309,19 @@ class Judging(Line):
         kind = self.decode(answer["error"])
         if not issubclass(kind, BaseException) or issubclass(kind, GeneratorExit | StopIteration | StopAsyncIteration):
             kind = StopIteration if verb == "__next__" and kind is StopIteration else RuntimeError  # else a test's loop ends
-        failure = kind(*self.decode(answer["arguments"]))
+        arguments = self.decode(answer["arguments"])
+        try:
+            failure = kind(*arguments)
+        except Exception:  # it is made of something else than it holds
+            failure = kind.__new__(kind)
+            failure.args = arguments
         vars(failure).update(_text=str(answer["text"]), _remote=self.decode(answer["object"]))
         raise failure
+
+
+def _is_library(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in sys.stdlib_module_names and top != "unittest"  # whose exception skips a test
 
 
 def _text_of(error: BaseException) -> str:

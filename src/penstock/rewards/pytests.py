@@ -37,8 +37,8 @@ class approx:  # noqa: N801 - pytest's name
 class raises(contextlib.AbstractContextManager[Any]):  # noqa: N801 - pytest's name
     """The block, or the call, must raise one of these; ``match`` is searched for in its text."""
 
-    def __init__(self, kinds: Any, *call: Any, match: str = "", **named: Any) -> None:
-        self._kinds, self._match = kinds, match
+    def __init__(self, kinds: Any, *call: Any, match: str | None = None, **named: Any) -> None:
+        self._kinds, self._match = kinds, match or ""
         if call:
             with self:
                 call[0](*call[1:], **named)
@@ -101,7 +101,7 @@ def cases(owner: Any, function: Any) -> Iterator[dict[str, Any]]:
     Raises:
         SkipTest: the function or its class is marked as skipped.
     """
-    noted = [*getattr(owner, "noted", ()), *getattr(function, "noted", ())]
+    noted = [*getattr(function, "noted", ()), *(getattr(owner, "noted", ()) if owner is not function else ())]
     if ("skipped", True) in noted:
         raise unittest.SkipTest
     lists = []
