@@ -154,7 +154,8 @@ class Judge:
     def _space(self, tree: ast.Module, entry: str) -> dict[str, Any]:
         """What a test sees: of the tested code, names that nothing of the judge's has."""
         free = free_names(tree)
-        bases = [each.value.id for each in ast.walk(tree) if isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)]
+        owners = [each.value for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
+        bases = [each.id for each in owners if isinstance(each, ast.Name)]
         loads = [each.id for each in ast.walk(tree) if isinstance(each, ast.Name)]
         modules = {each for each in free & sys.stdlib_module_names if bases.count(each) == loads.count(each)}
         # A function under test may have a builtin's name (MBPP has sum); so it is where a test is about nothing else.
@@ -228,11 +229,12 @@ def same(value: Any, wanted: Any, rule: str) -> bool:
     if rule == "printed":
         return str(value).strip() == str(wanted).strip()
     value = list(value) if isinstance(value, tuple) else value
-    if value == wanted or rule == "exact":
-        return bool(value == wanted)
-    golds = [wanted, *(wanted[:1] if isinstance(wanted, list) else [])]
-    lists = [list(each) for each in value] if isinstance(value, list) and all(isinstance(each, tuple) for each in value) else value
-    return value in golds or lists in golds
+    golds = [wanted, *(wanted[:1] if isinstance(wanted, list) and rule == "wrapped" else [])]
+    if value in golds or rule == "exact":
+        return value in golds
+    if isinstance(value, list) and all(isinstance(each, tuple) for each in value):
+        value = [list(each) for each in value]
+    return value in golds
 
 
 def main() -> None:

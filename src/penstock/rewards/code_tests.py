@@ -20,16 +20,14 @@ from penstock.rewards.code_blocks import parsed
 
 Row = Mapping[str, Any]
 PRELUDE = """
-import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, statistics, string, sys
 from bisect import *
 from collections import *
-from datetime import *
 from functools import *
 from heapq import *
 from itertools import *
-from math import ceil, comb, cos, dist, e, exp, factorial, floor, gcd, hypot, inf, isclose, isqrt, lcm, log, log2, log10, pi, prod, sin, sqrt, tan
-from string import *
+from math import ceil, comb, factorial, floor, gcd, inf, isqrt, lcm, log, log2, pi, prod, sqrt
 from typing import *
+import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys
 sys.setrecursionlimit(50_000)
 """
 """What graders of APPS, TACO, Eurus-2, DeepCoder and LiveCodeBench import before an answer."""
@@ -65,7 +63,7 @@ class Asserts:
 
 @dataclass(frozen=True)
 class Tests:
-    """The tests of a row. ``names``: what they call. Before the answer runs ``PRELUDE``, or a ``prompt`` that it may complete."""
+    """The tests of a row, and the ``names`` that they call. ``PRELUDE`` or a ``prompt`` runs before the answer."""
 
     cases: tuple[Pair | Call | Asserts, ...]
     names: frozenset[str] = frozenset()
@@ -85,8 +83,8 @@ def read_tests(columns: Row, column: str) -> Tests:
         tests = _values(row[column], f'column "{column}"', row)
     elif shown is None:
         raise RewardError(
-            f'column "{column}" holds no tests, and no published layout was recognised; give a list of {{"input": …, "output": …}} '
-            f"or of code with assertions, or name another column; columns there are: {', '.join(map(str, columns))}"
+            f'column "{column}" holds no tests, and no published layout was recognised; {_FORMS}, or name another column; '
+            f"columns there are: {', '.join(map(str, columns))}"
         )
     else:
         read = LAYOUTS[shown]
@@ -168,17 +166,18 @@ def _text(value: Any, where: str) -> str:
 
 
 def _called(name: str, given: Any, wanted: Any, rule: str, where: str) -> Call:
-    """A call whose arguments are a list, or lines of JSON with a value of JSON; dictionaries of numbers get them back as keys."""
+    """A call whose arguments are a list, or lines of JSON with a value of JSON."""
     if isinstance(given, str):
         try:
             given = [json.loads(line) for line in given.strip().split("\n")]
             wanted = json.loads(wanted)
         except (ValueError, TypeError):
-            raise RewardError(f"{where}: arguments of {name} as text are lines of JSON, and so is the output: {_shown(given)}") from None
+            raise RewardError(f"{where}: arguments of {name} are lines of JSON, like the output: {_shown(given)}") from None
     elif isinstance(given, list | tuple):
         given = list(given)
         if rule == "wrapped" and len(given) == 1:
-            given, wanted = [_numbered(given[0])], [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
+            given = [_numbered(given[0])]
+            wanted = [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
     else:
         raise RewardError(f"{where}: arguments of {name} are a list, or lines of JSON; they are {_shown(given)}")
     return Call(name, given, wanted, rule)
@@ -226,7 +225,7 @@ def _json(value: Any, where: str, kind: Any = (list, tuple, Mapping)) -> Any:
             value = read(value)
             break
     if not isinstance(value, kind):
-        raise RewardError(f"{where} holds no tests of code: {_shown(value)}; judge other answers by the reward math or exact_match")
+        raise RewardError(f"{where} holds no tests of code: {_shown(value)}; judge such rows by the reward math or exact_match")
     return value
 
 
@@ -251,8 +250,8 @@ def _live(row: Row) -> Tests:
     private = row.get("private_test_cases", "[]")
     if isinstance(private, str) and not private.lstrip().startswith("["):
         raise RewardError(
-            "private_test_cases are pickled (LiveCodeBench: base64, zlib, pickle), which is never read; write them as JSON, or leave "
-            "the column out to judge by the public ones"
+            "private_test_cases are pickled (LiveCodeBench: base64, zlib, pickle), which is never read; write them as JSON, "
+            "or leave the column out to judge by the public ones"
         )
     name = _json(row.get("metadata", "{}"), "metadata", Mapping).get("func_name")
     listed = [*_json(row["public_test_cases"], "public_test_cases"), *_json(private, "private_test_cases")]
@@ -262,7 +261,7 @@ def _live(row: Row) -> Tests:
 
 def _contests(row: Row) -> Tests:
     if row.get("input_file") or row.get("output_file"):
-        raise RewardError(f"a program of this row (CodeContests) reads {row.get('input_file')!r}, not its standard input; leave it out")
+        raise RewardError(f"a program of this row (CodeContests) reads {row.get('input_file')!r}, no input; leave it out")
     cases: list[Pair | Call | Asserts] = []
     for name in ("public_tests", "private_tests", "generated_tests"):
         tests = _json(row.get(name, {"input": [], "output": []}), name, Mapping)
@@ -291,7 +290,7 @@ def _truth(row: Row) -> Tests:
 
 def _codeforces(row: Row) -> Tests:
     for name, why in {
-        "interaction_format": "is interactive", "generated_checker": "is judged by a checker program", "input_file": "reads a file",
+        "interaction_format": "is interactive", "generated_checker": "is judged by a checker", "input_file": "reads a file",
     }.items():  # fmt: skip
         if row.get(name):
             raise RewardError(f"a problem of this row (Codeforces) {why} ({name}), which is not carried out; leave it out")
@@ -321,9 +320,10 @@ LAYOUTS: dict[str, str | Callable[[Row], Tests]] = {
 def prints(given: str, wanted: str, rule: str) -> bool:
     """Whether a program's output is what a data set expects.
 
-    ``lines``: equal without space at the ends of lines (ours). ``stripped``: without space around them (SYNTHETIC-1). ``decimal``:
-    then words equal as decimals too (LiveCodeBench). ``close``: without empty lines, numbers within 1e-5 of the expected one's
-    size, order kept (APPS, TACO, Eurus-2). ``tokens``: words, whatever their case and lines, numbers within 1e-5 (CodeContests).
+    ``lines``: equal without space at the ends of lines (ours). ``stripped``: without space around them (SYNTHETIC-1).
+    ``decimal``: then words equal as decimals too (LiveCodeBench). ``close``: without empty lines, numbers within 1e-5 of the
+    expected one's size, order kept (APPS, TACO, Eurus-2). ``tokens``: words, whatever their case and lines, numbers within 1e-5
+    (CodeContests).
     """
     texts = (given.lower(), wanted.lower()) if rule == "tokens" else (given.rstrip(), wanted.rstrip())
     if rule == "lines":
@@ -348,6 +348,6 @@ _NEAR: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {
 
 def _same_words(words: Sequence[str], others: Sequence[str], number: Any, near: Callable[[Any, Any], bool]) -> bool:
     try:
-        return len(words) == len(others) and all(a == b or near(number(a), number(b)) for a, b in zip(words, others, strict=True))
+        return all(a == b or near(number(a), number(b)) for a, b in zip(words, others, strict=True))
     except (ValueError, InvalidOperation):  # words that are no numbers
         return False

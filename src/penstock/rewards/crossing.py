@@ -1,9 +1,9 @@
 """Values and calls between the process of the tested code and the process that judges it; the standard library alone.
 
-A line of JSON each way. Numbers, texts, containers and a few types of the standard library cross as data and are made anew on the
-other side by its own types, so that the tested code has no say in how they compare. Any other object stays where it is and is
-reached by its number: what is done to it is asked for. The tested code compares objects of its own with one another, and none
-with a value of the test's.
+A line of JSON each way. Numbers, texts, containers and a few types of the standard library cross as data and are made anew on
+the other side by its own types, so that the tested code has no say in how they compare. Any other object stays where it is and
+is reached by its number: what is done to it is asked for. The tested code compares objects of its own with one another, and
+none with a value of the test's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from typing import Any
 
 _PLAIN = (type(None), bool, int, float, str)
 _ITEMS: dict[type, Any] = {
-    **{kind: kind for kind in (list, tuple, set, frozenset, collections.deque, dict, collections.OrderedDict, bytes, bytearray)},
-    collections.defaultdict: dict, collections.Counter: lambda pairs: collections.Counter(dict(pairs)),
+    **{kind: kind for kind in (list, tuple, set, frozenset, collections.deque, bytes, bytearray)},
+    dict: dict, collections.OrderedDict: collections.OrderedDict, collections.defaultdict: dict,
+    collections.Counter: lambda pairs: collections.Counter(dict(pairs)),
     type({}.keys()): lambda keys: dict.fromkeys(keys).keys(), type({}.items()): lambda pairs: dict(pairs).items(),
 }  # fmt: skip
 """Types that are made of their items, and how."""
@@ -42,7 +43,7 @@ _FIXED: dict[type, Any] = {
     bytes: lambda value: bytes(memoryview(value)), tuple: lambda value: tuple(tuple.__iter__(value)),
     frozenset: lambda value: frozenset(frozenset.__iter__(value)),
 }  # fmt: skip
-"""Types that cannot change: an object of a subclass (a namedtuple, an IntEnum) crosses with this content, and with its number."""
+"""Types that cannot change: an object of a subclass (a namedtuple, an IntEnum) crosses with its content and its number."""
 _CHANGING: dict[type, Any] = {
     list: lambda value: list(list.__iter__(value)), set: lambda value: set(set.__iter__(value)),
     dict: lambda value: {key: dict.__getitem__(value, key) for key in dict.__iter__(value)},
@@ -128,7 +129,7 @@ class Tested(Line):
         return self._kept[number]
 
     def find(self, name: str) -> Any:
-        """A function of this name, or the method of a class, on an object made without arguments; ``Solution`` before others."""
+        """A function of this name, or a method of a class (``Solution`` before others) on an object made without arguments."""
         if name in self._space:
             return self._space[name]
         for each in sorted(self._space, key=lambda own: own != "Solution"):
@@ -167,7 +168,8 @@ class Tested(Line):
             self.send({**answer, "printed": printed.getvalue(), **({} if changed == sent else {"changed": changed})})
 
 
-_VERDICTS = {name for kind in (str, list, set, float) for name in dir(kind) if re.match("is|.*with$|count$|r?(find|index)$", name)}
+_VERDICT = re.compile("is|.*with$|count$|r?(find|index)$")
+_VERDICTS = set(filter(_VERDICT.match, (name for kind in (str, list, set, float) for name in dir(kind))))
 
 
 class Linked:

@@ -1,4 +1,4 @@
-"""The part of pytest that published tests use; programs of a sandbox have the standard library alone. Source: docs.pytest.org."""
+"""The part of pytest that published tests use, by the standard library alone. Source: docs.pytest.org."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.rewards.crossing import Unsupported
 
 
 class approx:  # noqa: N801 - pytest's name
-    """Equal to numbers, or lists, tuples and dictionaries of them, within ``rel`` (1e-6) of the expected one or ``abs`` (1e-12)."""
+    """Equal to numbers within ``rel`` (1e-6) of the expected one or ``abs`` (1e-12); to containers of them too."""
 
     def __init__(self, expected: Any, rel: float | None = None, abs: float | None = None) -> None:
         self._expected, self._bounds = expected, (rel, abs)
@@ -31,7 +31,8 @@ class approx:  # noqa: N801 - pytest's name
             return bool(expected == value)
         rel, least = self._bounds
         relative = rel if rel is not None else 0.0 if least is not None else 1e-6
-        return bool(expected == value) or abs(expected - value) <= max(relative * abs(expected), 1e-12 if least is None else least)
+        bound = max(relative * abs(expected), 1e-12 if least is None else least)
+        return bool(expected == value or abs(expected - value) <= bound)
 
 
 class raises(contextlib.AbstractContextManager[Any]):  # noqa: N801 - pytest's name
