@@ -117,6 +117,8 @@ def test_a_continuation_keeps_its_indentation():
     assert find_code("    return a + b\n") == "    return a + b\n"
 
 
-@pytest.mark.parametrize("text", ["(" * 100_000, "-" * 100_000 + "1", ">" * 20_000 + "```py\n1", "```\n" + "[" * 50_000, "\0```py\nx\0"])
+@pytest.mark.parametrize(
+    "text", ["(" * 100_000, "-" * 100_000 + "1", ">" * 20_000 + "```py\n1", "```\n" + "[" * 50_000, "\0```py\nx\0"]
+)
 def test_no_text_breaks_the_reader(text):
     find_code(text)

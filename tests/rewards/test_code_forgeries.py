@@ -194,7 +194,12 @@ def test_a_replaced_framework_passes_nothing(judged, framework):
 
 @pytest.mark.parametrize(
     "program",
-    ["import sys\nprint(sys.stdin.read())", "print('3')\nimport os; os._exit(1)", "import sys; sys.exit(0)", "print(open('main.py').read())"],
+    [
+        "import sys\nprint(sys.stdin.read())",
+        "print('3')\nimport os; os._exit(1)",
+        "import sys; sys.exit(0)",
+        "print(open('main.py').read())",
+    ],
     ids=["echoes", "ends with an error", "ends", "looks for files"],
 )
 def test_no_program_that_reads_and_prints_gains(judged, program):

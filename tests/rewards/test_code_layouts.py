@@ -40,7 +40,11 @@ TREE = {
     "test_setup_code": "root = Node(1)\r\nroot.left = Node(2)\r\nroot.right = Node(3)\r\nroot.left.left = Node(4)", "test_list": ["assert (height(root)) == 3"],
 }  # fmt: skip
 NODES = "class Node:\n    def __init__(self, data):\n        self.data, self.left, self.right = data, None, None\ndef height(n):\n    return 0 if n is None else 1 + max(height(n.left), height(n.right))"
-SANITIZED = {"prompt": "Write a function.", "test_imports": ["import math"], "test_list": ["assert math.isclose(area(2), 12.566370614359172, rel_tol=0.001)"]}
+SANITIZED = {
+    "prompt": "Write a function.",
+    "test_imports": ["import math"],
+    "test_list": ["assert math.isclose(area(2), 12.566370614359172, rel_tol=0.001)"],
+}
 ADD = "def add(a, b): return a + b"
 LEET = "class Solution:\n    def add(self, nums: List[int], k: int) -> int:\n        return sum(nums) + k"
 STDIN = "a, b = map(int, input().split())\nprint(a + b)"

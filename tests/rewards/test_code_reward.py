@@ -117,9 +117,9 @@ def test_a_list_that_should_have_been_gone_through_and_is_empty_fails(judged):
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        ("import numpy\nassert f(1) == 2", "imports numpy"),
+        ("import not_there\nassert f(1) == 2", "imports not_there"),
         ("from unittest.mock import patch\nassert f(1) == 2", "unittest.mock"),
-        ("import pytest\ndef test_it(monkeypatch):\n    assert f(1) == 2", "fixture \"monkeypatch\""),
+        ("import pytest\ndef test_it(monkeypatch):\n    assert f(1) == 2", 'fixture "monkeypatch"'),
         ("import pytest\ndef test_it():\n    with pytest.warns(UserWarning):\n        f(1)", "pytest.warns"),
         ("class Own(f):\n    pass\nassert Own", "derives a class"),
     ],
@@ -133,7 +133,9 @@ def test_what_a_test_needs_and_is_not_there_is_an_error_of_the_row(judged, test,
 HANGS = "def f(x):\n    while x: pass\n    return 0"
 
 
-@pytest.mark.parametrize("tests", [["assert f(1) == 0", "assert f(0) == 0"], ["assert f(0) == 0", "assert f(1) == 0"]], ids=["first", "last"])
+@pytest.mark.parametrize(
+    "tests", [["assert f(1) == 0", "assert f(0) == 0"], ["assert f(0) == 0", "assert f(1) == 0"]], ids=["first", "last"]
+)
 def test_a_test_that_hangs_takes_nothing_with_it_wherever_it_is(tests):
     with contextlib.closing(CodeReward(60.0, give="fraction", limit=0.5, processes=2)) as made:
         assert asyncio.run(made(make_sample(HANGS), {"tests": tests})) == 0.5

@@ -141,7 +141,7 @@ class Judge:
                 vars(value)["_class"] = True
 
     def _import(self, name: str, *arguments: Any) -> Any:
-        if name == "unittest.mock" or (name == "unittest" and "mock" in (arguments[2:3] or [()])[0]):
+        if name == "unittest.mock" or (name == "unittest" and "mock" in ([*arguments, (), (), ()][2] or ())):
             raise Unsupported(_MOCKS)
         try:
             return builtins.__import__(name, *arguments)
@@ -204,6 +204,9 @@ class Judge:
 
     def call(self, name: str, arguments: list[Any], wanted: Any, rule: str) -> str:
         """Whether a call gives what is wanted, by one of the rules of :func:`same`."""
+        if rule == "wrapped" and len(arguments) == 1:
+            arguments = [_numbered(arguments[0])]
+            wanted = [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
         return "passed" if same(self._line.ask("find", name)(*arguments), wanted, rule) else "failed"
 
 
@@ -218,6 +221,14 @@ def _methods(instance: Any) -> dict[str, Any]:
 def _call(hook: Any, function: Any) -> None:
     if hook is not None:
         hook(*([function] if len(inspect.signature(hook).parameters) else []))
+
+
+def _numbered(value: Any) -> Any:
+    """A dictionary whose keys JSON has made texts of numbers, with numbers."""
+    try:
+        return {int(key): each for key, each in value.items()} if isinstance(value, dict) else value
+    except ValueError:
+        return value
 
 
 def same(value: Any, wanted: Any, rule: str) -> bool:

@@ -175,20 +175,9 @@ def _called(name: str, given: Any, wanted: Any, rule: str, where: str) -> Call:
             raise RewardError(f"{where}: arguments of {name} are lines of JSON, like the output: {_shown(given)}") from None
     elif isinstance(given, list | tuple):
         given = list(given)
-        if rule == "wrapped" and len(given) == 1:
-            given = [_numbered(given[0])]
-            wanted = [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
     else:
         raise RewardError(f"{where}: arguments of {name} are a list, or lines of JSON; they are {_shown(given)}")
     return Call(name, given, wanted, rule)
-
-
-def _numbered(value: Any) -> Any:
-    """A dictionary whose keys JSON has made texts of numbers, with numbers."""
-    try:
-        return {int(key): each for key, each in value.items()} if isinstance(value, dict) else value
-    except ValueError:
-        return value
 
 
 def _code(code: str, where: str, entry: str = "") -> list[Asserts]:

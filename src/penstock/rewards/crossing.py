@@ -233,7 +233,7 @@ class Remote(Linked):
 
     def __exit__(self, kind: type | None, error: object, trace: object) -> bool:
         known = kind if kind is None or vars(builtins).get(kind.__name__) is kind else Exception
-        return self._ask("__exit__", self, known, None, None) is True
+        return self._ask("getattr", self, "__exit__")(known, None, None) is True
 
     def __mro_entries__(self, bases: object) -> tuple[type, ...]:
         raise Unsupported("a test derives a class from one of the tested code")
@@ -259,11 +259,13 @@ def _operating(verb: str, swapped: bool = False) -> Any:
     return operate
 
 
-for _verb in (
+_ALONE = (
     "len iter next hash int float complex round reversed format getitem setitem delitem delattr enter neg pos invert abs index"
-).split():
+)
+_WITH = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge"
+for _verb in _ALONE.split():
     setattr(Remote, f"__{_verb}__", _asking(f"__{_verb}__"))
-for _verb in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge".split():
+for _verb in _WITH.split():
     setattr(Remote, f"__{_verb}__", _operating(f"__{_verb}__"))
     setattr(Remote, f"__r{_verb}__", _operating(f"__{_verb}__", swapped=True))
 _LINKED = {base.__name__: type(f"Linked{base.__name__}", (Linked, base), {}) for base in _FIXED}
