@@ -121,4 +121,4 @@ def test_a_continuation_keeps_its_indentation():
     "text", ["(" * 100_000, "-" * 100_000 + "1", ">" * 20_000 + "```py\n1", "```\n" + "[" * 50_000, "\0```py\nx\0"]
 )
 def test_no_text_breaks_the_reader(text):
-    find_code(text)
+    assert isinstance(find_code(text), str)

@@ -43,7 +43,7 @@ import base64, gc
 found = False
 for each in gc.get_objects():
     for value in each.values() if type(each) is dict else each if type(each) in (list, tuple) else ():
-        if type(value) in (str, bytes):
+        if type(value) in (str, bytes) and value != needle:
             text = value if type(value) is str else value.decode("latin1")
             try:
                 text += base64.b64decode(value).decode("latin1")
@@ -86,7 +86,7 @@ PROGRAMS = {
     "is a list equal to everything": "class E(list):\n    def __eq__(self, o): return True\n    def count(self, o): return 1\n    def index(self, o): return 0\n    def __contains__(self, o): return True\ndef f(x): return E()",
     "is a tuple equal to everything": "class E(tuple):\n    def __eq__(self, o): return True\n    __hash__ = tuple.__hash__\ndef f(x): return E()",
     "is a dictionary equal to everything": "class E(dict):\n    def __eq__(self, o): return True\n    def __missing__(self, k): return True\ndef f(x): return E()",
-    "is a set with everything": "class E(set):\n    def __eq__(self, o): return True\n    def issubset(self, o): return True\n    def __le__(self, o): return True\ndef f(x): return E()",
+    "is a set with everything": "class E(set):\n    def __eq__(self, o): return True\n    def issubset(self, o): return True\n    def __le__(self, o): return True\ndef f(x): return E({1})",
     "is a decimal equal to everything": "import decimal\nclass E(decimal.Decimal):\n    def __eq__(self, o): return True\n    def __sub__(self, o): return 0\n    __hash__ = decimal.Decimal.__hash__\ndef f(x): return E(1)",
     "is a fraction equal to everything": "import fractions\nclass E(fractions.Fraction):\n    def __eq__(self, o): return True\n    __hash__ = fractions.Fraction.__hash__\ndef f(x): return E(1)",
     "is a date equal to everything": "import datetime\nclass E(datetime.date):\n    def __eq__(self, o): return True\ndef f(x): return E(2000, 1, 1)",

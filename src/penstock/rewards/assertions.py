@@ -53,7 +53,7 @@ def _last(node: ast.expr) -> str:
 
 def free_names(tree: ast.Module) -> set[str]:
     """Names that a test uses and neither defines nor imports; those imported from ``solution`` too."""
-    used, defined, asked = set(), set(), set()
+    used, defined, asked = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (used if isinstance(node.ctx, ast.Load) else defined).add(node.id)

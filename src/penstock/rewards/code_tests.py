@@ -200,9 +200,9 @@ def _in_and_out(value: Any, where: str, rule: str = "close") -> Tests:
     if not isinstance(given, list | tuple) or not isinstance(wanted, list | tuple) or len(given) != len(wanted):
         raise RewardError(f"{where}: inputs and outputs are lists of one length; they are {_shown(given)} and {_shown(wanted)}")
     places = [f"{where}, test {number}" for number in range(len(given))]
-    cases = [
-        _called(name, *pair, "wrapped", place) if name else Pair(*(_text(each, place) for each in pair), rule)
-        for place, *pair in zip(places, given, wanted, strict=True)
+    cases: list[Pair | Call | Asserts] = [
+        _called(name, one, other, "wrapped", place) if name else Pair(_text(one, place), _text(other, place), rule)
+        for place, one, other in zip(places, given, wanted, strict=True)
     ]
     return Tests(tuple(cases), prelude=True)
 

@@ -70,7 +70,7 @@ class Line:
 
     def encode(self, value: Any) -> Any:
         """A value for JSON."""
-        kind = type(value)
+        kind: Any = type(value)
         if kind in _PLAIN:
             return value
         if kind in _ITEMS:
@@ -82,7 +82,8 @@ class Line:
             return ["type", value.__name__]
         else:
             return self.encode_object(value)
-        return [kind.__name__, *map(self.encode, parts)]
+        name: str = type(value).__name__
+        return [name, *map(self.encode, parts)]
 
     def decode(self, data: Any) -> Any:
         """A value of what :meth:`encode` of the other end gave."""
@@ -238,7 +239,7 @@ class Remote(Linked):
     def __mro_entries__(self, bases: object) -> tuple[type, ...]:
         raise Unsupported("a test derives a class from one of the tested code")
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return vars(self)["_base"] or type(self)
 
@@ -268,7 +269,7 @@ for _verb in _ALONE.split():
 for _verb in _WITH.split():
     setattr(Remote, f"__{_verb}__", _operating(f"__{_verb}__"))
     setattr(Remote, f"__r{_verb}__", _operating(f"__{_verb}__", swapped=True))
-_LINKED = {base.__name__: type(f"Linked{base.__name__}", (Linked, base), {}) for base in _FIXED}
+_LINKED: dict[str, Any] = {base.__name__: type(f"Linked{base.__name__}", (Linked, base), {}) for base in _FIXED}
 _BASES = {kind.__name__: kind for kind in _CHANGING}
 
 

@@ -29,10 +29,11 @@ class approx:  # noqa: N801 - pytest's name
             return same and all(value[key] == approx(expected[key], *self._bounds) for key in keys)
         if not isinstance(expected, numbers.Complex) or not isinstance(value, numbers.Complex):
             return bool(expected == value)
+        expected, given = complex(expected), complex(value)
         rel, least = self._bounds
         relative = rel if rel is not None else 0.0 if least is not None else 1e-6
         bound = max(relative * abs(expected), 1e-12 if least is None else least)
-        return bool(expected == value or abs(expected - value) <= bound)
+        return bool(expected == given or abs(expected - given) <= bound)
 
 
 class raises(contextlib.AbstractContextManager[Any]):  # noqa: N801 - pytest's name
@@ -104,7 +105,7 @@ def cases(owner: Any, function: Any) -> Iterator[dict[str, Any]]:
     """
     noted = [*getattr(function, "noted", ()), *(getattr(owner, "noted", ()) if owner is not function else ())]
     if ("skipped", True) in noted:
-        raise unittest.SkipTest
+        raise unittest.SkipTest("marked")
     lists = []
     for names, values in (given[:2] for name, given in noted if name == "parametrize"):
         split = re.findall(r"\w+", names) if isinstance(names, str) else list(names)
@@ -117,7 +118,7 @@ def arguments(function: Any, given: dict[str, Any], fixtures: Mapping[str, Any],
     """Arguments of a test function: those ``given``, others by the fixtures of their names, which end with ``stack``."""
     wanted = {}
     for name in inspect.signature(function).parameters:
-        made = fixtures.get(name)
+        made: Any = fixtures.get(name)
         if name not in given and not hasattr(made, "noted"):
             raise Unsupported(f'a test asks for the fixture "{name}", which it does not define')
         wanted[name] = given[name] if name in given else made(**arguments(made, {}, fixtures, stack))
