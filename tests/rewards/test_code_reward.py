@@ -143,15 +143,15 @@ def test_a_test_that_hangs_takes_nothing_with_it_wherever_it_is(tests):
         assert asyncio.run(made(make_sample(HANGS), {"test": functions})) == 0.5
 
 
-@pytest.mark.parametrize("memory", [128, 192, 256, 320])
+@pytest.mark.parametrize("memory", [64, 128, 192, 256, 320])
 def test_little_memory_is_enough_for_small_programs(memory):
     with contextlib.closing(CodeReward(60.0, memory_mb=memory, processes=1)) as made:
         assert asyncio.run(made(make_sample("def f(x): return 0"), {"tests": ["assert f(0) == 0"]})) == 1.0
 
 
 def test_less_memory_than_python_needs_is_refused():
-    with pytest.raises(SpecError, match="128 at least"):
-        CodeReward(60.0, memory_mb=100)
+    with pytest.raises(SpecError, match="64 at least"):
+        CodeReward(60.0, memory_mb=63)
 
 
 def test_a_test_that_passes_a_function_is_an_error_and_no_failure(judged):

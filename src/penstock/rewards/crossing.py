@@ -78,12 +78,11 @@ class Line:
         elif kind in _VALUES:
             made, parts = value.__reduce_ex__(4)[:2]
             parts = parts[made is copyreg.__newobj__ :]  # type: ignore[attr-defined]
-        elif kind is type and vars(builtins).get(value.__name__) is value:
+        elif kind is type and value in vars(builtins).values():
             return ["type", value.__name__]
         else:
             return self.encode_object(value)
-        name: str = type(value).__name__
-        return [name, *map(self.encode, parts)]
+        return [kind.__name__, *map(self.encode, parts)]
 
     def decode(self, data: Any) -> Any:
         """A value of what :meth:`encode` of the other end gave."""
