@@ -21,7 +21,7 @@ ways = [
     lambda: all(f(i) == 8 for i in range(2)), lambda: all(map(lambda i: f(i) == 8, range(2))), lambda: int(f(1)) == 8,
     lambda: sorted([f(1)]) == [8], lambda: max(f(1), 7) == 8, lambda: sum([f(1)]) == 8, lambda: len([f(1)]) == 1 and f(1) == 8,
     lambda: isinstance(f(1), int) and f(1) == 8, lambda: str(f(1)) == "8", lambda: f"{f(1)}" == "8", lambda: operator.eq(f(1), 8),
-    lambda: f(1) is not None and f(1) >= 8 and f(1) <= 8, lambda: fractions.Fraction(8) == f(1), lambda: statistics.mean([f(1)]) == 8,
+    lambda: 8 <= f(1) <= 8, lambda: fractions.Fraction(8) == f(1), lambda: statistics.mean([f(1)]) == 8,
     lambda: f(1).startswith("8"), lambda: f(1).count(8) == 1, lambda: f(1).issubset({8}), lambda: repr(f(1)) == "8",
     lambda: f(1) ^ 8 == 0, lambda: f(1) % 8 == 0 and f(1) // 8 == 1, lambda: f(1).index(8) == 0, lambda: next(iter(f(1))) == 8,
 ]
