@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RewardError, SpecError
+from penstock.rewards.code_blocks import find_code, parsed
+from penstock.rewards.code_tests import PRELUDE, Asserts, Call, Pair, Tests, prints, read_tests
 from penstock.sandbox import Limits, Program, open_sandbox
 
 if TYPE_CHECKING:
     from penstock.core.types import Sample
 
-_BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
-_HARNESS = Path(__file__).with_name("assertions.py")
+_HARNESS = {f"penstock/rewards/{name}.py": Path(__file__).with_name(f"{name}.py").read_bytes()
+            for name in ("assertions", "crossing", "pytests")}  # fmt: skip
+_START = "from penstock.rewards.assertions import main; main()"
+LEAST_MB = 64
+"""Mebibytes of memory: a test of a small program was seen to run in 48, with Python 3.11 in the jail."""
+_NOTHING = (
+    "nothing was asserted, so that any answer would pass: {where}; write assert f(1) == 2, call the functions that assert "
+    "(those named test… are called), and give HumanEval's check its column entry_point"
+)
 
 
 class CodeReward:
-    """How many of a prompt's tests a completion's last code block passes, or the whole completion where it has no block.
+    """How many of a row's tests a completion's code passes: its last block of Python, or the whole of it where it has no block.
 
-    The row's ``column`` holds the tests, as values or as JSON: ``{"input": …, "output": …}`` pairs of standard input and
-    output (lists ``inputs`` and ``outputs`` too), or pieces of code with assertions. ``give`` is ``all`` (1 if all pass, else
-    0) or ``fraction``. ``limit`` seconds and ``memory_mb`` bound each run; ``sandbox`` and ``packages`` are
-    :func:`~penstock.sandbox.open_sandbox`'s, ``processes`` programs run at once. An async reward function of one sample.
+    The row's ``column`` holds the tests, or its columns are a published layout (docs/data_and_rewards.md). ``give`` is ``all``
+    (1 if all pass, else 0) or ``fraction``. Each test is a program of its own, bounded by ``limit`` seconds and ``memory_mb``;
+    ``sandbox`` and ``packages`` are :func:`~penstock.sandbox.open_sandbox`'s, ``processes`` programs run at once. An async
+    reward function of one sample.
     """
 
     def __init__(
@@ -35,6 +43,10 @@ class CodeReward:
     ) -> None:  # fmt: skip
         if give not in ("all", "fraction"):
             raise SpecError(f'reward code: give="{give}" is unknown; use all or fraction')
+        if memory_mb < LEAST_MB:
+            raise SpecError(
+                f"reward code: memory_mb={memory_mb} is too little for Python and the judge; use {LEAST_MB} at least"
+            )
         self._column, self._fraction = column, give == "fraction"
         seconds = min(limit, deadline)
         limits = Limits(seconds=seconds, cpu_seconds=int(seconds) + 1, memory_bytes=memory_mb * 2**20)
@@ -44,81 +56,48 @@ class CodeReward:
         """0 to 1; a program that fails, hangs or is ended passes nothing.
 
         Raises:
-            RewardError: the row has no tests, or tests that cannot be read or carried out.
+            RewardError: the row has no tests, or tests that cannot be read or carried out, or that assert nothing.
             SandboxError: the sandbox failed, so that nothing is known of the program.
         """
-        pairs, assertions = read_tests(columns, self._column)
-        code = find_code(sample.text)
+        tests = read_tests(columns, self._column)
+        code = find_code(sample.text, tests.names)
         if not code.strip():
             return 0.0
-        passed = await self._pairs(code, pairs)
-        if assertions and (self._fraction or passed == len(pairs)):
-            passed += await self._assertions(code, assertions)
-        share = passed / (len(pairs) + len(assertions))
-        return share if self._fraction else float(share == 1)
-
-    async def _pairs(self, code: str, pairs: Sequence[tuple[str, str]]) -> int:
-        async def passes(pair: tuple[str, str]) -> bool:
-            outcome = await self._sandbox.run(Program(code=code, stdin=pair[0]))
-            return outcome.ok and _lines(outcome.stdout) == _lines(pair[1])
-
         if self._fraction:
-            return sum(await asyncio.gather(*map(passes, pairs)))
-        for count, pair in enumerate(pairs):  # the first failure decides
-            if not await passes(pair):
-                return count
-        return len(pairs)
+            verdicts = await asyncio.gather(*(self._verdict(code, tests, case) for case in tests.cases))
+        else:
+            verdicts = []
+            for case in tests.cases:
+                verdicts.append(await self._verdict(code, tests, case))
+                if verdicts[-1] == "failed":  # the first failure decides
+                    return 0.0
+        counted = [verdict == "passed" for verdict in verdicts if verdict != "skipped"]
+        if not counted:
+            raise RewardError(_NOTHING.format(where="all tests of the row are skipped"))
+        return sum(counted) / len(counted)
 
-    async def _assertions(self, code: str, assertions: Sequence[str]) -> int:
-        program = Program(
-            code=_HARNESS.read_text(encoding="utf-8"), stdin=json.dumps(assertions), files={"solution.py": code.encode()}
-        )
-        lines = (await self._sandbox.run(program)).stdout.splitlines()
-        for line in lines:
-            if line.startswith("unsupported: "):
-                raise RewardError(f"a test cannot be carried out: {line.removeprefix('unsupported: ')}")
-        return sum(line == "1" for line in lines[: len(assertions)])
+    async def _verdict(self, code: str, tests: Tests, case: Pair | Call | Asserts) -> str:
+        """``passed``, ``failed`` or ``skipped``."""
+        if isinstance(case, Pair):
+            started = f"exec({PRELUDE!r})\nexec(compile({code!r}, 'main.py', 'exec'))" if tests.prelude else code
+            outcome = await self._sandbox.run(Program(code=started, stdin=case.given))
+            return "passed" if outcome.ok and prints(outcome.stdout, case.wanted, case.rule) else "failed"
+        pieces = [*([PRELUDE] if tests.prelude else []), *([tests.prompt] if tests.prompt else []), code]
+        if tests.prompt and parsed(code) is None:  # it goes on where the prompt ends
+            pieces[-2:] = [tests.prompt + code]
+        files = {**_HARNESS, "solution.json": json.dumps(pieces).encode()}
+        program = Program(code=_START, stdin=json.dumps(dataclasses.asdict(case)), files=files)
+        try:
+            answer = json.loads((await self._sandbox.run(program)).stdout)
+        except ValueError:  # it was ended
+            return "failed"
+        if answer["verdict"] == "unsupported":
+            raise RewardError(f"a test cannot be carried out: {answer['why']}")
+        if answer["verdict"] == "nothing":
+            assert isinstance(case, Asserts)
+            raise RewardError(_NOTHING.format(where=case.only or case.code.strip()[-80:]))
+        return str(answer["verdict"])
 
     def close(self) -> None:
         """End the sandbox's processes."""
         self._sandbox.close()
-
-
-def find_code(text: str) -> str:
-    """The last fenced block of a text, also one that is cut off; the whole text where there is none."""
-    blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else text
-
-
-def read_tests(columns: Mapping[str, Any], column: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """The pairs of input and output, and the assertions, of a row.
-
-    Raises:
-        RewardError: there are none, or they have another form.
-    """
-    tests: Any = columns.get(column)
-    if isinstance(tests, str) and tests.lstrip()[:1] in ("[", "{"):
-        with contextlib.suppress(ValueError):  # a piece of code may begin with a bracket too
-            tests = json.loads(tests)
-    if isinstance(tests, Mapping) and {"inputs", "outputs"} <= tests.keys():
-        if len(tests["inputs"]) != len(tests["outputs"]):
-            raise RewardError(f'column "{column}" has {len(tests["inputs"])} inputs and {len(tests["outputs"])} outputs')
-        tests = [{"input": given, "output": wanted} for given, wanted in zip(tests["inputs"], tests["outputs"], strict=True)]
-    listed = list(tests) if isinstance(tests, list | tuple) else [tests]
-    pairs = [(str(test["input"]), str(test["output"])) for test in listed if _is_pair(test)]
-    assertions = [test for test in listed if isinstance(test, str) and test.strip()]
-    if not listed or len(pairs) + len(assertions) != len(listed):
-        raise RewardError(
-            f'column "{column}" holds no tests; give a list of {{"input": …, "output": …}} or of code with assertions, '
-            f"or name another column; columns there are: {', '.join(map(str, columns))}"
-        )
-    return pairs, assertions
-
-
-def _is_pair(test: Any) -> bool:
-    return isinstance(test, Mapping) and {"input", "output"} <= test.keys()
-
-
-def _lines(text: str) -> list[str]:
-    """Lines without space at their ends, and without empty ones at the end of the text."""
-    return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -157,7 +157,9 @@ class Jail:
             outcome = await self.run(program, limits, 0)
             broken = victim.broken(outcome)
             most = limits.processes * (1 if confinement.own_count else SLACK)
-            broken += victim.many(await self.run(Program(code=attacks.FORKS, stdin=str(most)), limits, 0), most)
+            # Each of the many processes holds some memory; it must be their number that ends them.
+            roomy = dataclasses.replace(limits, memory_bytes=max(limits.memory_bytes, 2**25 * (most + 64)))
+            broken += victim.many(await self.run(Program(code=attacks.FORKS, stdin=str(most)), roomy, 0), most)
             assert self._process is not None
             if any(children(each) for each in children(self._process.pid)):
                 broken.append("a process outlived its program")
