@@ -146,7 +146,9 @@ def test_numbers_of_numpy_and_torch_and_truth_values_are_scores(value):
     assert rewards(score(mixture(lambda s, c: value), make_group("a"))) == [1.0]
 
 
-@pytest.mark.parametrize("value", [torch.tensor([0.5, 2.0]), (torch.tensor(0.5), np.float64(2)), np.array([0.5, 2.0])], ids=repr)
+@pytest.mark.parametrize(
+    "value", [torch.tensor([0.5, 2.0]), (torch.tensor(0.5), np.float64(2)), np.array([0.5, 2.0])], ids=repr
+)
 def test_scores_of_a_group_may_be_numbers_of_numpy_and_torch(value):
     def gives(group, columns):
         return value

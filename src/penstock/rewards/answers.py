@@ -31,14 +31,16 @@ _MARKS = ("<think>", "</think>", "<answer>", "</answer>")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _ANCHOR = re.compile(r"\banswer\b(?:[^.\n]{0,60}?(?:\bis\b|\bare\b|[:=])|\W{0,4}\n)[\s:*]*", re.IGNORECASE)
 _OPERATORS = r"+*/=<>^×÷±≤≥-"
-_FORMULA = rf"(?:\S*[\d\\]\S*|[{_OPERATORS}]+)"
+_FORMULA = rf"(?:\S*[\d\\]\S*|[{_OPERATORS}]+|[A-Za-z](?= [{_OPERATORS}])|(?<=[{_OPERATORS}] )[A-Za-z](?!\S))"
 _PIECE = re.compile(
     r"\$\$(.+?)\$\$|\\\[(.+?)\\\]|\\\((.+?)\\\)|(?<![\\$])\$(?!\s)((?:\\.|[^$\\\n])+?)(?<!\s)\$(?!\d)"
     rf"|(?<!\S)({_FORMULA}(?: {_FORMULA})*)(?!\S)",
     re.DOTALL,
 )
 """What is set as mathematics (a dollar next to a space or before a digit is money, as Pandoc reads it), or a run of numbers."""
-_JOINED = re.compile(r"(?!\s*\n\s*\n)(?:[\s$,;&]|\\[()\[\],; ]|\\q?quad|(?:\\text\s*\{\s*)?\b(?:and|or)\b(?:\s*\})?|[A-Za-z]\w*\s*=)*")
+_JOINED = re.compile(
+    r"(?!\s*\n\s*\n)(?:[\s$,;&]|\\[()\[\],; ]|\\q?quad|(?:\\text\s*\{\s*)?\b(?:and|or)\b(?:\s*\})?|[A-Za-z]\w*\s*=)*"
+)
 """What may be between the parts of one statement, such as ``\\boxed{1} and \\boxed{2}``."""
 WORD = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|sqrt|pi|sin|cos|tan|log|ln|exp|infinity|inf)(?![A-Za-z]))[A-Za-z]{2,}")
 """A word, which is no function's name."""
@@ -62,7 +64,7 @@ def expected(columns: Mapping[str, Any], column: str) -> list[Answer]:
     found: list[Answer] = []
     for value in _values(columns[column]):
         if isinstance(value, str) and not value.strip():
-            raise RewardError(f'found an empty answer in column "{column}", which every completion contains; leave such rows out')
+            raise RewardError(f'found an empty answer in column "{column}", which every completion contains; leave the row out')
         answer = value if isinstance(value, str) else _number(value)
         if answer is None:
             raise RewardError(

@@ -1,6 +1,6 @@
 """Whether two answers are the same in mathematics. Formulas are read by math-verify's parser; this is its only home.
 
-What an answer is made of (a list, a tuple, an interval, a ratio, a unit, a name before an equals sign) is compared here, because
+What an answer is made of (a list, a tuple, an interval, a ratio, a unit, a name before an equals sign) is compared here, as
 math-verify's own comparison calls equal what is not: 1e-7 and 0, 5t and 5, (0, 1) and {1, 0}, two equations without a solution.
 """
 
@@ -16,7 +16,7 @@ from penstock.rewards.answers import WORD, read_number, stated
 
 NO_ANSWER = ("proof", "notfound", "not found", "-", "—", "n/a", "nan", "None", "null")
 """What published sets (NuminaMath among them) write where a problem has no answer to compare with."""
-TOLERANCE = 1e-6
+TOLERANCE = 2e-6
 """Relative difference up to which a decimal number is a formula's value: 0.333333 is a third, 0.3333 is not."""
 
 _SIGNS = str.maketrans(
@@ -25,7 +25,7 @@ _SIGNS = str.maketrans(
 )  # fmt: skip
 _REPLACED: Sequence[tuple[str, str]] = (
     (r"\\!|\\(?:left|right|displaystyle)(?![A-Za-z])", ""),
-    (r"\\[,;: ]|~|\\q?quad(?![A-Za-z])|\s", " "),
+    (r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])|\s", " "),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"\\frac\s*(\d)\s*(\d)", r"\\frac{\1}{\2}"),
     (r"\\(?:text(?:bf|it|rm|normal)|mathrm|mathbf|mathit|mbox)(?![A-Za-z])", r"\\text"),
@@ -44,7 +44,7 @@ _REPLACED: Sequence[tuple[str, str]] = (
     (r"(?<![\d}/^])(\d+) (\d+)/(\d+)$", r"(\1+\\frac{\2}{\3})"),
 )
 """One writing for what is written in several, in this order; a whole number before a fraction is added to it."""
-_SET = r"(?<!\\)\$\$?(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$\$?(?!\d)|\\[()\[\]]"
+_SET = r"(?<!\\)\$\$?(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$\$?(?!\d)|(?<!\\)\\[()\[\]]"
 """What is set as mathematics, its marks around it."""
 _SPACE = r"(?<!\d)\s|\s(?!\d)"
 _AND = r"\\text\s*\{\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|;"
@@ -68,7 +68,7 @@ def equal(gold: str, said: str) -> bool:
     """
     gold = normal(stated(gold))
     if gold in NO_ANSWER or _word(gold) in NO_ANSWER:
-        raise RewardError(f"the expected answer is {gold!r}, which is no answer (a proof, or none was found); leave such rows out")
+        raise RewardError(f"the expected answer is {gold!r}, which is no answer (a proof, or none was found); leave it out")
     if not gold or not _readable(gold):
         raise RewardError(f"cannot read the expected answer {gold[:80]!r} as mathematics; use exact_match for other answers")
     try:
@@ -109,7 +109,7 @@ def _same(gold: str, said: str) -> bool:
 
 
 def _parts(text: str) -> tuple[str, Sequence[str]]:
-    """What an answer is made of: its kind (``list``, ``set``, ``:`` for a ratio, two brackets, empty for one value) and parts."""
+    """What an answer is made of: its kind (``list``, ``set``, ``:``, two brackets, or empty for one value) and its parts."""
     if read_number(text) is not None or _word(text):
         return "", [text]
     for separator in (_AND, rf"\\cup(?![A-Za-z])|{_COMMA}"):
@@ -223,7 +223,7 @@ def _expression(text: str) -> Any:
     from latex2sympy2_extended import NormalizationConfig
 
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text).strip()
-    if not text or "$" in text or WORD.search(re.sub(r"\\[A-Za-z]+", " ", text)):
+    if not text or "$" in text or WORD.search(re.sub(r"\\[A-Za-z]+(?:\{[a-z]*matrix\})?", " ", text)):
         return None
     normalized = NormalizationConfig(units=False, malformed_operators=True, nits=False, boxed="none")
     target = math_verify.LatexExtractionConfig(normalization_config=normalized, boxed_match_priority=-1)

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 # A minus counts as a sign only where no number, word or bracket is before it: "16-9" holds 16 and 9.
 _NUMBER = re.compile(r"(?:(?<![\w)\]])[-−])?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|(?<![\w.])\.\d+)")
 _PART = re.compile(r"(?:[\w)}]\s?/\s?|[\^_]\s?\{?|\d:|\}\s?\{|\\frac\s?\d?|\d[eE][-+]?)$")
-"""What ends in front of a number that is part of another one, such as ``1/2``, ``10^{100}``, ``\\frac{1}{2}``, ``12:30`` or ``1e5``."""
+"""What precedes a part of a number, such as that of ``1/2``, ``10^{100}``, ``\\frac{1}{2}``, ``12:30`` or ``1e5``."""
 
 
 def exact_match(sample: Sample, columns: Mapping[str, Any], *, column: str = "answer", strip: bool = True) -> float:
-    """Whether the answer is the expected text, or one of them; ``strip`` ignores space around both. A number equals its value."""
-    said = answer_of(sample).strip() if strip else answer_of(sample)
-    right = _short(columns, column, "exact_match")
-    return float(any(read_number(said) == one if isinstance(one, Decimal) else said in (one, one.strip() if strip else one) for one in right))
+    """Whether the answer is the expected text, or one of them, or its number; ``strip`` ignores space around both."""
+    said, right = answer_of(sample), _short(columns, column, "exact_match")
+    texts = [one for one in right if isinstance(one, str)]
+    return float(read_number(said.strip()) in right or (said.strip() in map(str.strip, texts) if strip else said in texts))
 
 
 def contains(sample: Sample, columns: Mapping[str, Any], *, column: str = "answer") -> float:
-    """Whether the expected text, space around it ignored, or one of them occurs in the answer; of a number, a number equal to it."""
+    """Whether the expected text, space around it ignored, or one of them occurs in the answer; a number as a whole number."""
     said = answer_of(sample)
     right = _short(columns, column, "contains")
     return float(any(one in _numbers(said) if isinstance(one, Decimal) else one.strip() in said for one in right))
@@ -41,7 +41,7 @@ def last_number(sample: Sample, columns: Mapping[str, Any], *, column: str = "an
     """Whether the answer's last number equals that of the expected text (of ``#### 72``, of a last box) or of one of them."""
     right = [one if isinstance(one, Decimal) else find_last_number(stated(one)) for one in expected(columns, column)]
     if None in right:
-        raise RewardError(f'found no number in column "{column}": {columns[column]!r:.80}; the reward math compares other answers')
+        raise RewardError(f'found no number in column "{column}": {columns[column]!r:.80}; use math for other answers')
     return float(find_last_number(answer_of(sample)) in right)
 
 
@@ -51,7 +51,7 @@ def _short(columns: Mapping[str, Any], column: str, name: str) -> list[Answer]:
     for one in right:
         if isinstance(one, str) and stated(one) != one and len(one.split()) > 1:
             raise RewardError(
-                f'column "{column}" holds a worked solution, which ends in {stated(one)[:40]!r}; {name} would compare all of it: '
+                f'column "{column}" holds a worked solution, which ends in {stated(one)[:40]!r}; {name} compares all of it: '
                 "use last_number or math, which read its end, or a column with the answer alone"
             )
     return right

@@ -51,8 +51,8 @@ def question(prompt: str, answer: str | None, criterion: str, highest: int) -> s
 
 
 def read_number(text: str, highest: int) -> float:
-    """The number that was asked for as a share of the highest, 0 to 1: ``7``, ``7/10``, in bold, in a box or ``[[7]]``, and with a
-    full stop.
+    """The number that was asked for as a share of the highest, 0 to 1: ``7``, ``7/10``, in bold, in a box or ``[[7]]``; a full
+    stop may follow.
 
     Raises:
         RewardError: there is another text, or a number beyond the scale.

@@ -38,8 +38,8 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL
 class MathReward:
     """Whether a completion's final answer equals the expected one in mathematics: ``\\frac{1}{2}``, ``0.5`` and ``1/2``.
 
-    The expected answer is the row's ``column``: what follows its last ``####`` or is in its last box, else all of it; of several
-    any is right. The completion's is what :func:`~penstock.rewards.answers.statement` finds. A plain blocking function of
+    The expected answer is the row's ``column``: what follows its last ``####`` or is in its last box, else all of it; any of
+    several is right. The completion's is what :func:`~penstock.rewards.answers.statement` finds. A plain blocking function of
     (sample, columns), safe to call from several threads; ``limit`` is the number of seconds one answer may take, and waiting
     for one of the ``processes`` is not counted.
     """
@@ -171,7 +171,8 @@ def serve() -> None:
         _end_if_orphaned(request["limit"])
         try:
             said = statement(request["text"])
-            reply: dict[str, Any] = {"score": float(any([equal(gold, said) for gold in request["expected"]]))}
+            found = [equal(gold, said) for gold in request["expected"]]  # all: one that cannot be read is an error
+            reply: dict[str, Any] = {"score": float(any(found))}
         except Exception as error:
             reply = {"error": str(error) or type(error).__name__}
         _end_if_orphaned(0)
