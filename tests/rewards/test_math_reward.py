@@ -213,6 +213,15 @@ CASES = {
         ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", r"\boxed{\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}}", 1),
         ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", r"\boxed{\begin{pmatrix} 1 & 2 \\ 4 & 3 \end{pmatrix}}", 0),
         ("120", "$5!$", 1),
+        ("2xy", r"\boxed{2yx}", 1),
+        ("3, 5, 7", "The answers are $3$, $5$ and $7$.", 1),
+        ("17", "The answer is\n\n\\[\n17\n\\]", 1),
+        ("4", r"\boxed{\text{4 apples}}", 1),
+    ],
+    "bases": [
+        ("11_2", r"\boxed{11_{2}}", 1),
+        ("11", r"\boxed{11_2}", 0),
+        ("11_2", r"\boxed{11}", 0),
     ],
     "a thought and an answer (DeepSeek-R1)": [
         ("5", r"<think>So \boxed{3}</think>The answer is 5.", 1),

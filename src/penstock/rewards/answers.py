@@ -38,6 +38,7 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 """What is set as mathematics (a dollar next to a space or before a digit is money, as Pandoc reads it), or a run of numbers."""
+_DISPLAYED = re.compile(r"\\\[.*?\\\]|\$\$.*?\$\$", re.DOTALL)
 _JOINED = re.compile(
     r"(?!\s*\n\s*\n)(?:[\s$,;&]|\\[()\[\],; ]|\\q?quad|(?:\\text\s*\{\s*)?\b(?:and|or)\b(?:\s*\})?|[A-Za-z]\w*\s*=)*"
 )
@@ -132,7 +133,8 @@ def statement(text: str) -> str:
     anchors = list(_ANCHOR.finditer(text))
     if not anchors:
         return _piece(text.strip(), first=False)
-    sentence = re.split(r"\n|[.!?](?:\s|$)", text[anchors[-1].end() :].strip(), maxsplit=1)[0]
+    following = _DISPLAYED.sub(lambda found: " ".join(found[0].split()), text[anchors[-1].end() :].strip())
+    sentence = re.split(r"\n|[.!?](?:\s|$)", following, maxsplit=1)[0]
     return sentence if re.match(r"\([A-Z]\)|[A-Z](?:[):]|$)", sentence) else _piece(sentence, first=True)
 
 

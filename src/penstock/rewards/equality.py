@@ -38,6 +38,8 @@ _REPLACED: Sequence[tuple[str, str]] = (
     (r"(?<![\\A-Za-z])inf(?:inity|ty)?(?![A-Za-z])", r"\\infty "),
     (r"(?<![\\A-Za-z])(pi|sqrt)(?![A-Za-z])", r"\\\1 "),
     (r"\*\*", "^"),
+    (r"_\{(\w)\}", r"_\1"),
+    (r"^\s*\\text\s*\{([^{}]*\d[^{}]*)\}\s*$", r"\1"),
     (r"(\d)\{,\}(?=\d{3}(?!\d))", r"\1,"),
     (r"(\d)\{,\}(?=\d)", r"\1."),
     (r"(?<![\d}])(\d+)\s*\\frac\{(\d+)\}\{(\d+)\}$", r"(\1+\\frac{\2}{\3})"),
@@ -112,9 +114,8 @@ def _parts(text: str) -> tuple[str, Sequence[str]]:
     """What an answer is made of: its kind (``list``, ``set``, ``:``, two brackets, or empty for one value) and its parts."""
     if read_number(text) is not None or _word(text):
         return "", [text]
-    for separator in (_AND, rf"\\cup(?![A-Za-z])|{_COMMA}"):
-        if len(parts := _split(text, separator)) > 1:
-            return "list", list(dict.fromkeys(filter(None, parts)))
+    if len(parts := _split(text, rf"{_AND}|\\cup(?![A-Za-z])|{_COMMA}")) > 1:
+        return "list", list(dict.fromkeys(filter(None, parts)))
     bare = text[name.end() :] if (name := _NAME.match(text)) else text
     if bare.startswith("\\{") and bare.endswith("\\}"):
         return "set", list(dict.fromkeys(_split(bare[2:-2], ",")))
@@ -223,8 +224,9 @@ def _expression(text: str) -> Any:
     from latex2sympy2_extended import NormalizationConfig
 
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text).strip()
-    if not text or "$" in text or WORD.search(re.sub(r"\\[A-Za-z]+(?:\{[a-z]*matrix\})?", " ", text)):
-        return None
+    words = WORD.findall(re.sub(r"\\[A-Za-z]+(?:\{[a-z]*matrix\})?", " ", text))
+    if not text or re.search(r"\$|\d_", text) or not all(re.fullmatch(r"[a-z]{2,3}", word) for word in words):
+        return None  # xyz is a product; the parser would leave out the base of 11_2
     normalized = NormalizationConfig(units=False, malformed_operators=True, nits=False, boxed="none")
     target = math_verify.LatexExtractionConfig(normalization_config=normalized, boxed_match_priority=-1)
     found = math_verify.parse(
@@ -254,7 +256,7 @@ def _readable(text: str) -> bool:
     kind, parts = _parts(text)
     if kind:
         return all(map(_readable, parts))
-    if _word(text) or read_number(text) is not None:
+    if _word(text) or read_number(text) is not None or re.fullmatch(r"[\dA-F]+_\w+", text):
         return True
     value = _measured(text)[1]
     return _readable(value) if value != text else all(_expression(side) is not None for side in _RELATION.split(value))
