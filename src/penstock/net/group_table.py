@@ -60,8 +60,11 @@ def group_of(
     own = [{name: part[place] for name, part in parts.items() if part[place] is not None} for place in range(len(lengths))]
     keys = prompts or [prompt.key] * len(lengths)
     samples = tuple(
-        Sample(SampleKey(key, number), columns, *part[:3], finish, text, part[3], error, extras, tuple(shown), marked)
-        for key, columns, part, (number, finish, text, error, extras, marked), shown in zip(
+        Sample(
+            SampleKey(key, number), columns, action_T, logp_T, version_T, finish, text, reward_T, error, extras, tuple(shown),
+            marked,
+        )  # fmt: skip
+        for key, columns, (action_T, logp_T, version_T, reward_T), (number, finish, text, error, extras, marked), shown in zip(
             keys, own, zip(*map(cut, steps), strict=True), zip(*whole, strict=True), blobs, strict=True
         )
     )
