@@ -61,11 +61,10 @@ def group_of(
     keys = prompts or [prompt.key] * len(lengths)
     samples = tuple(
         Sample(
-            SampleKey(key, number), columns, action_T, logp_T, version_T, finish, text, reward_T, error, extras, tuple(shown),
-            marked,
-        )  # fmt: skip
+            SampleKey(key, number), columns, action_T, logp_T, version_T, finish, text, reward_T, error, extras, shown, marked
+        )
         for key, columns, (action_T, logp_T, version_T, reward_T), (number, finish, text, error, extras, marked), shown in zip(
-            keys, own, zip(*map(cut, steps), strict=True), zip(*whole, strict=True), blobs, strict=True
+            keys, own, zip(*map(cut, steps), strict=True), zip(*whole, strict=True), map(tuple, blobs), strict=True
         )
     )
     return Group(prompt, samples, origin)
