@@ -114,7 +114,7 @@ class AgentEnv(Env):
         if asked.asked.tools and said.finish != "length":
             found = parsed(said.raw, self.calls)
             calls, problems = found.calls, found.problems
-        text = self._spoken(said.text, said.raw) if calls else said.text
+        text = self._spoken(said.raw) if calls else said.raw
         ids = tuple(f"call{self._ids + at:05d}" for at in range(len(calls)))
         self._ids += len(ids)
         reply = Reply(text, calls, said.finish == "length", self._read, len(said.tokens_T), ids)
@@ -131,10 +131,10 @@ class AgentEnv(Env):
             return replace(following, metrics=metrics)
         return Turn(Context(following), metrics=metrics)
 
-    def _spoken(self, text: str, raw: str) -> str:
+    def _spoken(self, raw: str) -> str:
         """The words before the calls."""
         mark = MARKS.get(self.calls, "")
-        return (text if mark in text else raw).partition(mark)[0].strip() if mark and mark in raw else ""
+        return raw.partition(mark)[0].strip() if mark and mark in raw else ""
 
     async def _next(self) -> IntArray | Turn:
         """Tokens of the next call; the last turn where the program has ended."""

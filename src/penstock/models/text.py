@@ -14,7 +14,7 @@ from transformers import Qwen2Tokenizer
 
 from penstock.core.blobs import Blob, Decoded
 from penstock.core.errors import ModelError
-from penstock.core.types import IntArray
+from penstock.core.types import IntArray, Sampling
 
 PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
 
@@ -131,6 +131,22 @@ class Text:
     def decode(self, tokens: Iterable[int]) -> str:
         """Text of tokens; special tokens are left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def raw(self, tokens: Iterable[int]) -> str:
+        """Text of tokens with the special ones but for those that end an answer, which are no part of it."""
+        said = [token for token in tokens if token not in self.ends]
+        return self.tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that :meth:`decode` leaves out."""
+        added = {token for token, piece in self.tokenizer.added_tokens_decoder.items() if piece.special}
+        return frozenset(added.union(self.tokenizer.all_special_ids))
+
+    def stops(self, sampling: Sampling) -> frozenset[int]:
+        """Tokens at which an answer ends, special ones that a stop string spells among them: no text ever holds those."""
+        spelled = {token for token in self.special_ids if self.tokenizer.convert_ids_to_tokens(token) in sampling.stop}
+        return self.ends.union(sampling.stop_tokens, spelled if sampling.stop else ())
 
     def render_chat(self, messages: Sequence[Message], arguments: Message = NONE) -> str:
         """Text of a conversation, marks included, up to where the assistant's answer begins.

@@ -20,6 +20,8 @@ INSTRUCTION = (
 )
 MATCHES = "Does the picture show what the prompt asks for?"
 RIGHT = "Is the answer right, given what is shown?"
+TOKENS = 4096
+"""Tokens that a judge's thought and answer may take together, unless the option ``tokens`` says otherwise."""
 AT_ONCE = 8
 """Questions of one reward that are on their way at a time."""
 
@@ -49,12 +51,15 @@ def question(prompt: str, answer: str | None, criterion: str, highest: int) -> s
 
 
 def read_number(text: str, highest: int) -> float:
-    """The number that was asked for as a share of the highest, 0 to 1; a full stop may follow.
+    """The number that was asked for as a share of the highest, 0 to 1: ``7``, ``7/10``, in bold, in a box or ``[[7]]``; a full
+    stop may follow.
 
     Raises:
         RewardError: there is another text, or a number beyond the scale.
     """
-    found = re.fullmatch(r"\s*(\d{1,4}(?:\.\d{1,4})?)(?:\s*/\s*(\d{1,4}))?\.?\s*", text)
+    bare = re.fullmatch(r"\s*(?:\*\*(.*)\*\*|\[\[(.*)\]\]|\$?\\boxed\{(.*)\}\$?|(.*?))\.?\s*", text)
+    said = bare[bare.lastindex or 0] if bare else text
+    found = re.fullmatch(r"\s*(\d{1,4}(?:\.\d{1,4})?)(?:\s*/\s*(\d{1,4}))?\s*", said)
     if found is None or float(found[1]) > highest or (found[2] and int(found[2]) != highest):
         raise RewardError(f"answered {text!r:.60}, which is no number from 0 to {highest}")
     return float(found[1]) / highest
@@ -64,37 +69,39 @@ class JudgeReward:
     """An ``async`` reward function of (sample, columns): what a served model says, 0 to 1.
 
     Options: ``about``, a template over the row's columns, is the prompt that the judge reads; ``criterion`` says in a sentence
-    what it is to look at; ``highest`` is the end of its scale; ``model`` and ``key`` are the server's name of the model and the
-    name of the environment variable with its token. A server that is gone, an answer that is no number and a deadline that
-    passes fail the sample.
+    what it is to look at; ``highest`` is the end of its scale; ``tokens`` are those that its thought and its
+    answer may take together; ``model`` and ``key`` are the server's name of the model and the name of the environment variable
+    with its token. The number is what follows the thought. A server that is gone, an answer that is cut or no number and a
+    deadline that passes fail the sample.
     """
 
-    def __init__(self, opened: Callable[[str, str], Judge], store: Contents) -> None:
-        """``opened`` makes a judge of (model, key)."""
+    def __init__(self, opened: Callable[[str, str, int], Judge], store: Contents) -> None:
+        """``opened`` makes a judge of (model, key, tokens)."""
         self._opened, self._store = opened, store
-        self._judges: dict[tuple[str, str], asyncio.Task[Judge]] = {}
+        self._judges: dict[tuple[str, str, int], asyncio.Task[Judge]] = {}
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def __call__(
         self, sample: Sample, columns: Mapping[str, Any], *, about: str = "{{ prompt }}", criterion: str = "",
-        highest: int = 10, model: str = "", key: str = "",
+        highest: int = 10, model: str = "", key: str = "", tokens: int = TOKENS,
     ) -> float:  # fmt: skip
+        if not all(isinstance(most, int) and most >= 1 for most in (highest, tokens)):
+            raise RewardError(f"highest={highest!r} and tokens={tokens!r} must be whole numbers from 1")
         prompt = Template("about", about)(columns, f"prompt {sample.key}")
-        asked = question(prompt, None if is_picture(sample) else sample.text, criterion, highest)
+        asked = question(prompt, None if is_picture(sample) else sample.raw_text, criterion, highest)
         files = shown(sample, self._store)
         async with self._places:
-            judge = await self._judge(model, key)
+            judge = await self._judge(model, key, tokens)
             return read_number(await judge.ask(asked, files), highest)
 
-    async def _judge(self, model: str, key: str) -> Judge:
+    async def _judge(self, *name: Any) -> Judge:
         """The judge, opened once; again after a failure, because a server may come up later."""
-        name = model, key
         if name not in self._judges or (self._judges[name].done() and self._judges[name].exception() is not None):
-            self._judges[name] = asyncio.create_task(self._open(model, key))
+            self._judges[name] = asyncio.create_task(self._open(*name))
         return await asyncio.shield(self._judges[name])  # who passes its deadline takes nobody's judge away
 
-    async def _open(self, model: str, key: str) -> Judge:
-        judge = self._opened(model, key)
+    async def _open(self, *name: Any) -> Judge:
+        judge = self._opened(*name)
         try:
             await judge.open()
         except BaseException:

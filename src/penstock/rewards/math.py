@@ -1,7 +1,7 @@
-"""Equality of mathematical answers, judged by math-verify in processes of its own. The package's only home.
+"""Equality of mathematical answers (:mod:`penstock.rewards.equality`), judged in processes of its own.
 
-Simplifying an answer can take for ever, and math-verify's own time limit is a signal, which works in a main thread only.
-So each question goes as a line of JSON to a worker process, which is killed at the time limit and started again.
+Simplifying an answer can take for ever, so each question goes as a line of JSON to a worker process, which is killed at the
+time limit and started again.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import math
 import os
 import queue
 import subprocess
 import sys
 from collections.abc import Mapping
+from decimal import Decimal
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RewardError, SpecError
-from penstock.rewards.exact import expected
+from penstock.rewards.answers import answer_of, expected, statement
+from penstock.rewards.equality import equal
 from penstock.sandbox.threads import DeadlineError
 
 if TYPE_CHECKING:
@@ -30,16 +33,15 @@ _START_SECONDS = 60.0
 _MEMORY_BYTES = 4 * 2**30
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME")
 """Environment variables that the process has."""
-_FORMULA_CHARACTERS = 200
-"""Longest text that is also read as one formula; reading prose as a formula is slow and never right."""
 
 
 class MathReward:
     """Whether a completion's final answer equals the expected one in mathematics: ``\\frac{1}{2}``, ``0.5`` and ``1/2``.
 
-    The expected answer is the row's ``column``, of which only what follows the last ``####`` counts if there is one. A
-    plain blocking function of (sample, columns), safe to call from several threads; ``limit`` is the number of seconds one
-    answer may take, and waiting for one of the ``processes`` is not counted.
+    The expected answer is the row's ``column``: what follows its last ``####`` or is in its last box, else all of it; any of
+    several is right. The completion's is what :func:`~penstock.rewards.answers.statement` finds. A plain blocking function of
+    (sample, columns), safe to call from several threads; ``limit`` is the number of seconds one answer may take, and waiting
+    for one of the ``processes`` is not counted.
     """
 
     def __init__(self, deadline: float, *, column: str = "answer", limit: float = 5.0, processes: int = 2) -> None:
@@ -63,10 +65,10 @@ class MathReward:
         Raises:
             RewardError: the expected answer is missing or is no mathematics; the process died.
         """
-        answer = expected(columns, self._column).rpartition("####")[2].strip()
+        right = [f"{one:f}" if isinstance(one, Decimal) else one for one in expected(columns, self._column)]
         worker = self._workers.get()
         try:
-            reply = worker.ask({"expected": answer, "text": sample.text, "limit": self._limit}, self._limit)
+            reply = worker.ask({"expected": right, "text": answer_of(sample), "limit": self._limit}, self._limit)
         except DeadlineError:  # the worker was killed, and is started again by the next question
             self.timeouts += 1
             return 0.0
@@ -155,8 +157,9 @@ def serve() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    logging.disable(logging.CRITICAL)
     try:
-        _equal("1", "1")
+        equal("1", "1.0\\cdot 1")
     except ImportError as error:
         answers.write(
             json.dumps({"error": f"math-verify cannot be imported ({error}); run: pip install penstock[math]"}) + "\n"
@@ -167,7 +170,9 @@ def serve() -> None:
         request = json.loads(line)
         _end_if_orphaned(request["limit"])
         try:
-            reply: dict[str, Any] = {"score": float(_equal(request["expected"], request["text"]))}
+            said = statement(request["text"])
+            found = [equal(gold, said) for gold in request["expected"]]  # all: one that cannot be read is an error
+            reply: dict[str, Any] = {"score": float(any(found))}
         except Exception as error:
             reply = {"error": str(error) or type(error).__name__}
         _end_if_orphaned(0)
@@ -181,31 +186,3 @@ def _end_if_orphaned(limit: float) -> None:
 
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(math.ceil(limit) + 5 if limit else 0)
-
-
-def _equal(answer: str, text: str) -> bool:
-    """Whether the last expression of ``text`` equals ``answer``; runs without any time limit of its own."""
-    import logging
-
-    import math_verify
-
-    logging.disable(logging.CRITICAL)
-
-    def read(source: str) -> list[Any]:
-        return math_verify.parse(source, parsing_timeout=None)
-
-    def bare(source: str) -> bool:
-        return (
-            len(source) <= _FORMULA_CHARACTERS
-            and "\n" not in source
-            and not any(mark in source for mark in ("$", "\\boxed", "\\(", "\\["))
-        )
-
-    # Read as one formula first: without marks "3\\sqrt{2}" would be found to hold the number 3.
-    gold = (read(f"${answer}$") if bare(answer) else []) or read(answer)
-    if not gold:
-        raise ValueError(f"cannot read the expected answer {answer[:80]!r} as mathematics; use exact_match for other answers")
-    readings = [read(text)]
-    if bare(text):
-        readings.append(read(f"${text.strip()}$"))
-    return any(math_verify.verify(gold, reading, timeout_seconds=None) for reading in readings if reading)

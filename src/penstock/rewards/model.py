@@ -48,7 +48,7 @@ def read_by(own: Text, policy: Text, context: int) -> Prepare:
             return sample.tokens_T[-context:]
         if alike and own.tokenizer.chat_template is None:
             return np.append(sample.tokens_T, own.end)[-context:]
-        *earlier, last = [assistant(sample.text)] if alike else turns_of(sample, prompt, policy)
+        *earlier, last = [assistant(sample.raw_text)] if alike else turns_of(sample, prompt, policy)
         known = replace(prompt, text=prompt.text + "".join(turn["content"] for turn in earlier))
         known = replace(known, messages=(*prompt.messages, *earlier)) if prompt.messages else known
         texts = {"prompt": prompt_text(known, own), "completion": answer_text(known, last, own)}
@@ -74,10 +74,10 @@ def turns_of(sample: Sample, prompt: Prompt, policy: Text) -> list[Message]:
     said: list[Message] = []
     for piece in np.split(sample.tokens_T, edges)[1:]:
         if len(said) % 2 == 0:
-            said.append(assistant(policy.decode(piece)))
+            said.append(assistant(policy.raw(piece.tolist())))
         else:
             said.append({"role": "user", "content": _spoken(piece.tolist(), [*prompt.messages, *said], prompt, policy)})
-    return [*said[:-1], assistant(sample.text)]
+    return [*said[:-1], assistant(sample.raw_text)]
 
 
 def _spoken(tokens: list[int], said: list[Message], prompt: Prompt, policy: Text) -> str:

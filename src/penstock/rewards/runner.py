@@ -143,8 +143,6 @@ class Mixture:
         scores = await self._call(part, group, group.prompt.columns, str(group.key))
         if isinstance(scores, RewardError):
             return [scores] * len(group.samples)
-        if isinstance(scores, np.ndarray) and scores.ndim:
-            scores = list(scores)
         if not isinstance(scores, list | tuple) or len(scores) != len(group.samples):
             given = f"{len(scores)} scores" if isinstance(scores, list | tuple) else f"{scores!r:.60}"
             failure = _failure(
@@ -162,8 +160,8 @@ class Mixture:
         own = dict(columns)  # a reward that changes its columns must not change what siblings see
         try:
             if part.asynchronous:
-                return await bounded(part.function(subject, own, **part.options), part.deadline)
-            return await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline)
+                return _plain(await bounded(part.function(subject, own, **part.options), part.deadline))
+            return _plain(await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline))
         except StuckError as error:
             raise StuckError(f'reward "{part.name}" on prompt {key}: {error}') from error
         except DeadlineError as error:
@@ -249,7 +247,7 @@ def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
         values = np.asarray("unreadable")
     if values.dtype.kind not in "biuf" or values.ndim > 1:
         fix = "return a number, a list of numbers (one an action token), or None"
-        return _failure(part, f"returned {type(score).__name__}", key, fix)
+        return _failure(part, f"returned {type(score).__name__} {score!r:.60}", key, fix)
     if values.ndim == 1 and len(values) != actions:
         fix = f"return one for each of the {actions} action tokens"
         return _failure(part, f"returned {len(values)} numbers", key, fix)
@@ -257,6 +255,13 @@ def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
     if not (np.abs(np.asarray(stated, np.float64)) <= LARGEST_REWARD).all():
         return _failure(part, f"returned {score!r:.60}", key, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
     return values.astype(np.float64) if values.ndim else float(values)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch, which may need a gradient or be on a device, and lists of them, as Python's."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _failure(part: _Part, what: str, key: str, detail: str = "") -> RewardError:

@@ -185,7 +185,7 @@ def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
 
         return row
 
-    return StepReward(scorer, name, policy.decode, row_with)
+    return StepReward(scorer, name, policy.raw, row_with)
 
 
 class Unscored:
@@ -241,10 +241,10 @@ class StageRewards:
             await looker.close()
 
 
-def _judge(url: str, seconds: float, model: str, key: str) -> Any:
+def _judge(url: str, seconds: float, model: str, key: str, tokens: int) -> Any:
     from penstock.serve.judge import OneWord  # with an extra's package
 
-    return OneWord(url, key, seconds, model)
+    return OneWord(url, key, seconds, model, tokens=tokens)
 
 
 def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:

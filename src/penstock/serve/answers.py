@@ -31,7 +31,7 @@ class Answer:
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.request.chat else 'cmpl'}-{secrets.token_hex(12)}"
         count = len(self.request.prompts) * self.request.samples
-        stops = self.service.text.ends.union(self.request.sampling.stop_tokens)
+        stops = self.service.text.stops(self.request.sampling)
         self._texts = [Unfolding(self.service.text, self.request.sampling.stop, stops) for _ in range(count)]
         self._sent = [False] * count
 
