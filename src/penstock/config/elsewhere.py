@@ -78,7 +78,7 @@ def as_flag(holder: Any, before: str, path: str, example: str) -> str:
     whole, _, field = path.partition(".")
     needed = {"rewards": {"function": '"NAME"'}, "evaluation": {"data": '{"source": "FILE.jsonl"}'}}.get(whole, {})
     if needed and field and (whole == "rewards" or getattr(holder, whole, 0) is None):  # set as a whole
-        inner = ", ".join(f'"{name}": {value or "…"}' for name, value in {field: example, **needed, field: example}.items())
+        inner = ", ".join(f'"{name}": {one}' for name, one in {**needed, field: example or needed.get(field, "…")}.items())
         return f"--{before}{whole} " + (f"'[{{{inner}}}]'" if whole == "rewards" else f"'{{{inner}}}'")
     run = {"folder": "--runs FOLDER and --name NAME", "resume": "--resume RUN"}
     return run.get(path) or f"--{before}{path} {shlex.quote(example.strip(chr(34))) if example else '…'}"
