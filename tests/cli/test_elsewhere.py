@@ -209,7 +209,7 @@ def test_what_means_the_same_is_set(configuration: str, given: Any, path: str, v
         ("--resume_from_checkpoint x", "here it is --resume RUN"),
         ("--grpo.eval_steps 5", "here it is --grpo.evaluation.every …"),
         ("--gradient_accumulation_steps 4", "here it is --sft.learner.token_budget …"),
-        ('--grpo.learner {"weight_decay":0.1}', 'unknown field "weight_decay"; here it is learner.optimizer={"kind": "AdamW", '),
+        ('--grpo.learner {"weight_decay":0.1}', 'unknown field "weight_decay"; here it is learner.optimizer={"kind"'),
     ],
 )
 def test_a_flag_of_theirs_is_answered_with_ours(words: str, said: str) -> None:
