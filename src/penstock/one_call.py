@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from penstock.config.elsewhere import alone, refusal
 from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, Online, RewardSpec, Run, require_kind
 from penstock.config.spec import convert, field_types, suggestion
 from penstock.core.errors import SpecError
@@ -26,17 +27,6 @@ USES = {
     "preferences": (("prompt", "chosen", "rejected"), "DPO"),
 }
 """What can be learned from: the columns of its rows, and the algorithm if none is named."""
-
-ELSEWHERE = {
-    "num_generations": "samples",
-    "per_device_train_batch_size": "batch",
-    "max_completion_length": "max_new_tokens",
-    "num_iterations": "epochs",
-    "max_steps": "steps",
-    "lr": "learning_rate",
-    "output_dir": "folder",
-}
-"""Names that other libraries have for fields; ``docs/getting_started.md`` has more."""
 
 OF_DATA = ("prompt", "completion", "chosen", "rejected", "chat", "too_long", "shuffle", "split")
 """Fields of the data that a call may give; those that say how a row reads hold for held-out rows too."""
@@ -156,26 +146,30 @@ def _row(item: Any, columns: Sequence[str], number: int) -> dict[str, Any]:
 
 def _set(stage: type, values: dict[str, Any], name: str, value: Any) -> None:
     """Set a field of the stage, or of a spec within it, that is called ``name``."""
+    while "." in name:  # a path is a mapping of one field
+        name, _, field = name.rpartition(".")
+        value = {field: value}
     known = field_types(stage)
+    held = {field: values.get(field, _default(stage, field)) for field in known}
+    of_call = {field: getattr(Run, field, "") for field in (*_OF_RUN, "folder", "resume")}
+    if said := refusal(name, value, {**of_call, **held}):
+        raise SpecError(said)
     if name in known:
-        values[name] = _merged(values.get(name, _default(stage, name)), value, known[name], name)
+        values[name] = _merged(held[name], value, known[name], name)
         return
-    inside = {
-        field: values.get(field, _default(stage, field)) for field in known if field not in ("data", "evaluation", "rewards")
-    }
-    homes = [field for field, held in inside.items() if _is_spec(held) and name in field_types(type(held))]
+    inside = {field: one for field, one in held.items() if field not in ("data", "evaluation", "rewards")}
+    homes = [field for field, one in inside.items() if _is_spec(one) and name in field_types(type(one))]
+    if not isinstance(value, int | float):  # a pair, or None, as ``clip`` is the algorithm's, a number may be that of rewards
+        homes = [home for home in homes if home == "algorithm"] or homes
     if len(homes) != 1:
-        every = {*known, *(inner for held in inside.values() if _is_spec(held) for inner in field_types(type(held)))}
+        every = {*known, *(inner for one in inside.values() if _is_spec(one) for inner in field_types(type(one)))}
+        each = " or ".join(alone(home, inside[home], name) for home in homes)
         raise SpecError(
-            f'"{name}" is a field of {" and of ".join(homes)}; say {homes[0]}={{"{name}": …}}'
+            f'"{name}" is a field of {" and of ".join(homes)}; say {each}'
             if homes
-            else f'unknown field "{name}"{_other_name(name, sorted(every))}'
+            else f'unknown field "{name}"{suggestion(name, sorted(every))}'
         )
     values[homes[0]] = _merged(inside[homes[0]], {name: value}, known[homes[0]], homes[0])
-
-
-def _other_name(name: str, known: Sequence[str]) -> str:
-    return f'; here it is called "{ELSEWHERE[name]}"' if name in ELSEWHERE else suggestion(name, known)
 
 
 def _is_spec(value: Any) -> bool:
@@ -188,7 +182,7 @@ def _default(stage: type, name: str) -> Any:
 
 def _merged(current: Any, value: Any, kind: Any, path: str) -> Any:
     """``value`` checked against its annotation; a mapping changes single fields of the spec that is there."""
-    if not (isinstance(value, Mapping) and _is_spec(current)):
+    if not (isinstance(value, Mapping) and _is_spec(current)) or "kind" in value.keys() - field_types(type(current)).keys():
         return convert(kind, value, path)
     known = field_types(type(current))
     if unknown := sorted(set(value) - set(known)):

@@ -92,7 +92,7 @@ def test_held_out_rows_are_given_as_the_others_are() -> None:
         ({"samples": [3]}, "row 0 is 3"),
         ({"preferences": [("p", "c")]}, "prompt, chosen, rejected"),
         ({"samples": ["a"], "learning_rat": 1e-3}, 'did you mean "learning_rate"'),
-        ({"samples": ["a"], "max_steps": 3}, 'unknown field "max_steps"; here it is called "steps"'),
+        ({"samples": ["a"], "max_steps": 3}, 'unknown field "max_steps"; here it is steps=…'),
         ({"samples": ["a"], "learner": {"warm": 1}}, 'unknown field "warm"'),
         ({"samples": ["a"], "steps": "many"}, "steps='many' is not an integer"),
         ({"prompts": ["a"], "reward": vowels, "seed": "x"}, "seed"),

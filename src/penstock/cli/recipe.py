@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from tyro.conf import Positional
 
 from penstock.cli.command import HELP, Command, called, flags_of, hinted, parse
+from penstock.config.elsewhere import instead
 from penstock.config.spec import field_types, suggestion
 from penstock.core.errors import PenstockError, SpecError, blame
 
@@ -159,6 +160,7 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
 def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
     """The run a recipe returns. Raises SpecError where the recipe fails or returns no run."""
     from penstock.config.run import Run
+    from penstock.core.types import Sampling
 
     try:
         run = recipe(**values)
@@ -167,7 +169,9 @@ def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        raise SpecError(f'recipe "{name}" raised {type(error).__name__}: {error} ({where})') from error
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        said = instead(unknown[1], {"": Sampling}) if unknown else ""
+        raise SpecError(f'recipe "{name}" raised {type(error).__name__}: {error}{said} ({where})') from error
     if not isinstance(run, Run):
         raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run')
     return run

@@ -93,7 +93,7 @@ def resolve(reference: str, base: Path | None = None) -> Callable[..., Any]:
         if reference.startswith(LOCAL):
             raise SpecError(
                 f'"{reference}" exists only in the process that registered it; '
-                "define the function at the top level of a file and name it FILE.py:FUNCTION"
+                "define the function at the top level of a file and name it FILE.py:FUNCTION, or go on from that script"
             )
         if not is_reference(reference):
             raise SpecError(f'"{reference}" is not the name of a function; write MODULE:FUNCTION or FILE.py:FUNCTION')
