@@ -9,7 +9,7 @@ import pytest
 from feedback_examples import EQUAL, SIMULATED, answer, enrol, gold, pair, rows_of, say
 
 from penstock.feedback.errors import FeedbackError, NotAllowed
-from penstock.feedback.exchange.files import csv_bytes, placed_rows, write_rows
+from penstock.feedback.exchange.files import changed_texts, csv_bytes, placed_rows, write_rows
 from penstock.feedback.exchange.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
 from penstock.feedback.exchange.imports import hh_rlhf, load, rt_polarity
 from penstock.feedback.exchange.snapshot import (
@@ -346,3 +346,9 @@ def test_a_store_and_its_exports_are_nobody_else_s(tmp_path):
         made = {place.name: place.stat().st_mode & 0o077 for place in tmp_path.iterdir()}
     assert made.keys() >= {"f.db", "f.db-wal", "rows.jsonl"}
     assert set(made.values()) == {0}
+
+
+@pytest.mark.parametrize(("suffix", "count"), [(".csv", 2), (".jsonl", 0), (".parquet", 0)])
+def test_texts_that_a_file_changes_are_counted(suffix, count):
+    rows = [{"prompt": "-1 + 1", "answer": "0"}, {"prompt": "= 3", "votes": -2}]
+    assert changed_texts(rows, suffix) == count

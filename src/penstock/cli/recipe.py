@@ -89,7 +89,7 @@ def find(name: str) -> Recipe:
     if name in known:
         return known[name]
     if is_reference(name):
-        return resolve(name)
+        return _recipe(resolve(name), name)
     if Path(name).name == "run.json":
         from penstock.runtime.folder import RunFolder
 
@@ -101,6 +101,15 @@ def find(name: str) -> Recipe:
     if name.endswith(".py"):
         raise SpecError(f'"{name}" is a file; name the function in it that returns the run: {name}:FUNCTION')
     raise SpecError(f'unknown recipe "{name}"{suggestion(name, known)} (or write FILE.py:FUNCTION)')
+
+
+def _recipe(found: Callable[..., Any], name: str) -> Recipe:
+    """What a user's name stands for, if it may be a recipe. Raises SpecError where it is something else."""
+    untyped = [str(one) for one in inspect.signature(found).parameters.values() if one.annotation is one.default is one.empty]
+    if isinstance(found, type) or untyped:
+        what = "a class" if isinstance(found, type) else f"a function of ({', '.join(untyped)})"
+        raise SpecError(f'"{name}" is {what}, and no recipe; name a function that returns a Run, whose parameters have types')
+    return found
 
 
 def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str] = ()) -> Run:
@@ -173,7 +182,7 @@ def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
         said = instead(unknown[1], {"": Sampling}) if unknown else ""
         raise SpecError(f'recipe "{name}" raised {type(error).__name__}: {error}{said} ({where})') from error
     if not isinstance(run, Run):
-        raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run')
+        raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run; name a function that returns a Run')
     return run
 
 

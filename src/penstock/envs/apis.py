@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.data.messages import Message
-from penstock.envs.calls import Call
+from penstock.envs.calls import Call, refuse
 from penstock.web.fields import Fields
 from penstock.web.refusals import Refusal
 
@@ -60,16 +60,17 @@ class Reply:
 def chat_asked(body: dict[str, Any]) -> AgentRequest:
     """A body of ``/v1/chat/completions``."""
     fields = Fields(body)
-    messages = tuple(_openai_message(f"messages[{at}]", one) for at, one in enumerate(_list(fields, "messages")))
-    tools = tuple(_openai_tool(one) for one in fields.take("tools", ()))
+    messages = tuple(map(_openai_message, fields.objects("messages")))
+    tools = tuple(_tool(one, nested=True) for one in fields.objects("tools"))
     fields.neutral("n", 1)
     fields.neutral("response_format", {"type": "text"})
     fields.neutral("logprobs", False)
     most = fields.take("max_completion_tokens", fields.take("max_tokens"))
-    options = Fields(fields.object("stream_options"))
-    return _asked(
-        fields, AgentRequest(messages, tools, most, fields.texts("stop", STOPS), False, options.flag("include_usage"), "")
-    )
+    options = Fields(fields.object("stream_options"), "stream_options")
+    usage = options.flag("include_usage")
+    options.take("include_obfuscation")
+    options.done()
+    return _asked(fields, AgentRequest(messages, tools, most, fields.texts("stop", STOPS), False, usage, ""))
 
 
 def responses_asked(body: dict[str, Any]) -> AgentRequest:
@@ -77,23 +78,21 @@ def responses_asked(body: dict[str, Any]) -> AgentRequest:
     fields = Fields(body)
     if fields.has("previous_response_id"):
         raise Refusal(400, "previous_response_id: give the conversation in input", param="previous_response_id")
-    given = fields.take("input")
+    given = fields.take("input", [])
     messages: list[Message] = []
     if instructions := fields.text("instructions", ""):
         messages.append({"role": "system", "content": instructions})
-    for at, item in enumerate([{"role": "user", "content": given}] if isinstance(given, str) else given or ()):
-        _responses_item(f"input[{at}]", item, messages)
-    tools = []
-    for one in fields.take("tools", ()):
-        if not isinstance(one, dict) or one.get("type") != "function":
-            raise Refusal(400, "tools: only functions are served", param="tools")
-        tools.append(_openai_tool({"type": "function", "function": {k: v for k, v in one.items() if k != "type"}}))
-    text = fields.object("text")
-    if text.get("format", {"type": "text"}) != {"type": "text"}:
-        raise Refusal(400, "text.format: only plain text is served", param="text")
-    fields.take("background", False)
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    for item in Fields({"input": items}).objects("input"):
+        _responses_item(item, messages)
+    tools = tuple(map(_tool, fields.objects("tools")))
+    text = Fields(fields.object("text"), "text")
+    text.neutral("format", {"type": "text"})
+    text.take("verbosity")
+    text.done()
+    fields.neutral("background", False)
     fields.take("stream_options")
-    return _asked(fields, AgentRequest(tuple(messages), tuple(tools), fields.take("max_output_tokens"), (), False, True, ""))
+    return _asked(fields, AgentRequest(tuple(messages), tools, fields.take("max_output_tokens"), (), False, True, ""))
 
 
 def anthropic_asked(body: dict[str, Any]) -> AgentRequest:
@@ -102,14 +101,11 @@ def anthropic_asked(body: dict[str, Any]) -> AgentRequest:
     messages: list[Message] = []
     if system := fields.take("system"):
         messages.append({"role": "system", "content": _texts("system", system)})
-    for at, one in enumerate(_list(fields, "messages")):
-        _anthropic_message(f"messages[{at}]", one, messages)
-    tools = []
-    for one in fields.take("tools", ()):
-        named = {"name": one.get("name"), "description": one.get("description", ""), "parameters": one.get("input_schema", {})}
-        tools.append(_openai_tool({"type": "function", "function": named}))
+    for one in fields.objects("messages"):
+        _anthropic_message(one, messages)
+    tools = tuple(_tool(one, "input_schema", "custom") for one in fields.objects("tools"))
     most, stop = fields.take("max_tokens"), fields.texts("stop_sequences", STOPS)
-    return _asked(fields, AgentRequest(tuple(messages), tuple(tools), most, stop, False, True, ""))
+    return _asked(fields, AgentRequest(tuple(messages), tools, most, stop, False, True, ""))
 
 
 def _asked(fields: Fields, asked: AgentRequest) -> AgentRequest:
@@ -120,92 +116,115 @@ def _asked(fields: Fields, asked: AgentRequest) -> AgentRequest:
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
         raise Refusal(400, f"max_tokens={most!r}; give a whole number from 1", param="max_tokens")
     if not asked.messages:
-        raise Refusal(400, "a call needs messages", param="messages")
+        raise Refusal(400, 'messages must be a list like [{"role": "user", "content": "…"}]', param="messages")
     found = replace(asked, stream=fields.flag("stream"), model=fields.text("model", "policy"))
     fields.done()
     return found
 
 
-def _list(fields: Fields, name: str) -> list[Any]:
-    value = fields.take(name)
-    if not isinstance(value, list) or not value:
-        raise Refusal(400, f'{name} must be a list like [{{"role": "user", "content": "…"}}]', param=name)
-    return value
-
-
-def _openai_tool(one: Any) -> dict[str, Any]:
-    named = one.get("function") if isinstance(one, dict) and one.get("type") == "function" else None
-    if not isinstance(named, dict) or not isinstance(named.get("name"), str):
-        raise Refusal(400, 'a tool is {"type": "function", "function": {"name": …, "parameters": …}}', param="tools")
-    return {"type": "function", "function": {name: value for name, value in named.items() if name != "strict"}}
+def _tool(one: Fields, parameters: str = "parameters", kind: str = "function", nested: bool = False) -> dict[str, Any]:
+    """A function's schema. Tools of other types are a provider's own: its servers run them, or its models alone know them."""
+    if (given := one.take("type", kind)) != kind:
+        raise Refusal(400, f"{one.where}: only functions are served, and {given!r:.60} is a tool of the provider's own",
+                      param=one.where, code="unsupported_parameter")  # fmt: skip
+    inner = Fields(one.object("function"), f"{one.where}.function") if nested else one
+    named = {"name": inner.text("name"), "description": inner.text("description", ""), "parameters": inner.object(parameters)}
+    for name in ("strict", "cache_control"):  # nothing binds what a policy in training writes, and all is cached
+        inner.take(name)
+    inner.done()
+    one.done()
+    return {"type": "function", "function": named}
 
 
 def _texts(where: str, content: Any) -> str:
     """A text, or parts that are all text, as one."""
-    if content is None:
-        return ""
-    if isinstance(content, list):
-        kinds = ("text", "input_text", "output_text")
-        if all(isinstance(part, dict) and part.get("type") in kinds and isinstance(part.get("text"), str) for part in content):
-            return "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise Refusal(400, f"{where}: an agent's messages hold text alone here", param=where)
-    return content
+    if isinstance(content, str) or content is None:
+        return content or ""
+    said = ""
+    for part in Fields({where: content}).objects(where):
+        if part.take("type") not in ("text", "input_text", "output_text"):
+            raise Refusal(400, f"{part.where}: an agent's messages hold text alone here", param=part.where)
+        said += part.text("text")
+        for name in ("annotations", "citations", "logprobs", "cache_control"):  # what a reply of ours has none of
+            part.take(name)
+        part.done()
+    return said
 
 
-def _function(where: str, name: Any, arguments: Any, id: Any) -> dict[str, Any]:
+def _function(where: str, name: str, arguments: Any, id: str) -> dict[str, Any]:
     try:
-        read = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError as error:
+        read = json.loads(arguments or "{}", parse_constant=refuse) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError) as error:
         raise Refusal(400, f"{where}: the arguments of a call are no JSON: {error}", param=where) from error
-    return {"id": str(id), "type": "function", "function": {"name": str(name), "arguments": read}}
+    if not isinstance(read := {} if read is None else read, dict):
+        raise Refusal(400, f"{where}: the arguments of a call are an object by name", param=where)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": read}}
 
 
-def _openai_message(where: str, one: Any) -> Message:
-    if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant", "tool"):
-        raise Refusal(400, f"{where}.role must be system, developer, user, assistant or tool", param=where)
-    found: dict[str, Any] = {"role": one["role"], "content": _texts(f"{where}.content", one.get("content"))}
-    if one.get("tool_calls"):
-        calls = [(call.get("function", {}), call.get("id")) for call in one["tool_calls"]]
-        found["tool_calls"] = [_function(where, call.get("name"), call.get("arguments"), id) for call, id in calls]
-    if "tool_call_id" in one:
-        found["tool_call_id"] = str(one["tool_call_id"])
+def _openai_message(one: Fields) -> Message:
+    if (role := one.take("role")) not in ("system", "developer", "user", "assistant", "tool"):
+        raise Refusal(400, f"{one.where}.role must be system, developer, user, assistant or tool", param=one.where)
+    found: dict[str, Any] = {"role": role, "content": _texts(f"{one.where}.content", one.take("content"))}
+    if calls := [_chat_call(call) for call in one.objects("tool_calls")]:
+        found["tool_calls"] = calls
+    found |= {name: one.text(name) for name in ("name", "tool_call_id") if one.has(name)}
+    one.neutral("refusal", "")
+    one.neutral("annotations", [])
+    one.done()
     return found
 
 
-def _responses_item(where: str, item: Any, messages: list[Message]) -> None:
-    kind = item.get("type", "message") if isinstance(item, dict) else None
+def _chat_call(one: Fields) -> dict[str, Any]:
+    one.neutral("type", "function")
+    one.take("index")
+    function = Fields(one.object("function"), f"{one.where}.function")
+    found = _function(one.where, function.text("name"), function.take("arguments"), one.text("id", ""))
+    function.done()
+    one.done()
+    return found
+
+
+def _responses_item(item: Fields, messages: list[Message]) -> None:
+    kind = item.take("type", "message")
+    item.take("status")
+    item.take("id")
     if kind == "message":
-        messages.append(_openai_message(where, {"role": item.get("role"), "content": item.get("content")}))
-    elif kind == "function_call":
-        call = _function(where, item.get("name"), item.get("arguments"), item.get("call_id"))
+        return messages.append(_openai_message(item))
+    if kind == "function_call":
+        call = _function(item.where, item.text("name"), item.take("arguments"), item.text("call_id"))
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": ""})
         messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), call]}
     elif kind == "function_call_output":
-        said = _texts(where, item.get("output"))
-        messages.append({"role": "tool", "content": said, "tool_call_id": str(item.get("call_id"))})
+        said = _texts(f"{item.where}.output", item.take("output"))
+        messages.append({"role": "tool", "content": said, "tool_call_id": item.text("call_id")})
     else:
-        raise Refusal(400, f"{where}: items of the type {kind!r} are not served", param=where)
+        raise Refusal(400, f"{item.where}: items of the type {kind!r:.60} are not served", param=item.where)
+    return item.done()
 
 
-def _anthropic_message(where: str, one: Any, messages: list[Message]) -> None:
-    role, content = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
-    if role not in ("user", "assistant"):
-        raise Refusal(400, f"{where}.role must be user or assistant", param=where)
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+def _anthropic_message(one: Fields, messages: list[Message]) -> None:
+    if (role := one.take("role")) not in ("user", "assistant"):
+        raise Refusal(400, f"{one.where}.role must be user or assistant", param=one.where)
+    content = one.take("content", [])
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     said, calls = "", []
-    for block in blocks:
-        kind = block.get("type") if isinstance(block, dict) else None
+    for block in Fields({"content": blocks}, one.where).objects("content"):
+        kind = block.take("type")
         if kind == "text":
-            said += str(block.get("text"))
+            said += block.text("text")
+            block.take("citations")
         elif kind == "tool_use" and role == "assistant":
-            calls.append(_function(where, block.get("name"), block.get("input"), block.get("id")))
+            calls.append(_function(block.where, block.text("name"), block.take("input"), block.text("id")))
         elif kind == "tool_result" and role == "user":
-            text = _texts(where, block.get("content"))
-            messages.append({"role": "tool", "content": text, "tool_call_id": str(block.get("tool_use_id"))})
+            failed = "error: " if block.flag("is_error") else ""
+            text = failed + _texts(f"{block.where}.content", block.take("content"))
+            messages.append({"role": "tool", "content": text, "tool_call_id": block.text("tool_use_id")})
         else:
-            raise Refusal(400, f"{where}: blocks of the type {kind!r} are not served", param=where)
+            raise Refusal(400, f"{block.where}: blocks of the type {kind!r:.60} are not served", param=block.where)
+        block.take("cache_control")
+        block.done()
+    one.done()
     if said or calls or not blocks:
         messages.append({"role": role, "content": said} | ({"tool_calls": calls} if calls else {}))
 

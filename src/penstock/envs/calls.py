@@ -89,13 +89,30 @@ FORMATS: dict[str, Callable[[str], Iterator[str]]] = {"hermes": _hermes, "llama"
 """What finds the bodies of calls, by format."""
 
 
-def parsed(raw: str, calls: str) -> Parsed:
-    """The calls of a turn. Raises SpecError for a format that is not known; never for what the turn says."""
+_BEGUN = r"(?:\A|(?<=</think>)|(?<=\[/THINK\]))\s*"
+_CALL = {
+    "hermes": r"<tool_call>.*?(?:</tool_call>|\Z)", "mistral": r"\[TOOL_CALLS\].*",
+    "llama": rf"(?:<\|python_tag\|>|{_BEGUN}\{{).*", "json": rf"{_BEGUN}(?:```|[\[{{]).*",
+}  # fmt: skip
+"""What is a call, whatever it holds, by format."""
+
+
+def aloud(raw: str, calls: str, thinking: bool = False) -> str:
+    """A turn with spaces in the place of what was thought in it, which calls nothing; ``thinking``: it begins in a thought."""
+    opened = r"\A.*?(?:</think>|\[/THINK\]|\Z)|" if thinking else ""
+    thought = r"<think>.*?(?:</think>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z)"
+    found = re.compile(rf"{opened}({_CALL[calls]})|{thought}", re.DOTALL)
+    return found.sub(lambda piece: piece[1] or " " * len(piece[0]), raw)
+
+
+def parsed(raw: str, calls: str, thinking: bool = False) -> Parsed:
+    """The calls of a turn, but for those in its thoughts. Raises SpecError for a format that is not known; never for what the
+    turn says."""
     if calls not in FORMATS:
         raise SpecError(f'calls="{calls}" is no format of tool calls; known are {", ".join(FORMATS)}')
     found: list[Call] = []
     problems: list[str] = []
-    for body in FORMATS[calls](raw):
+    for body in FORMATS[calls](aloud(raw, calls, thinking)):
         try:
             found += [_call(one) for one in _values(body)]
         except (ValueError, RecursionError) as error:
@@ -106,11 +123,12 @@ def parsed(raw: str, calls: str) -> Parsed:
 def _values(body: str) -> list[Any]:
     if len(body) > LONGEST:
         raise ValueError(f"{len(body)} characters are more than the {LONGEST} that are read")
-    value = json.loads(body, parse_constant=_refuse)
+    value = json.loads(body, parse_constant=refuse)
     return value if isinstance(value, list) else [value]
 
 
-def _refuse(constant: str) -> Any:
+def refuse(constant: str) -> Any:
+    """Says no to NaN and infinities, which Python would read."""
     raise ValueError(f"{constant} is no JSON")
 
 
@@ -119,7 +137,7 @@ def _call(value: Any) -> Call:
         raise ValueError('a call is {"name": …, "arguments": {…}}')
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):  # as the OpenAI API writes them
-        arguments = json.loads(arguments, parse_constant=_refuse)
+        arguments = json.loads(arguments, parse_constant=refuse)
     if not isinstance(arguments, dict):
         raise ValueError("arguments are a JSON object")
     return Call(value["name"], arguments)

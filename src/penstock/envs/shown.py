@@ -60,7 +60,9 @@ def taken(observation: Any, store: Any) -> tuple[Any, tuple[Blob, ...]]:
         for part in parts:
             kind = part["type"]
             if kind == "text":
-                pieces.append(str(part["text"]))
+                if not isinstance(part["text"], str):
+                    raise EnvError(f"a part's text is {part['text']!r:.40}; give a text")
+                pieces.append(part["text"])
                 continue
             if store is None:
                 raise EnvError(READS_TEXT)

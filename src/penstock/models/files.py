@@ -58,6 +58,10 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without config, without safetensors, or with pickled weights only."""
     names = [entry.name for entry in folder.iterdir()]
+    if "adapter_config.json" in names:
+        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+        fix = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
+        raise ModelError(f"{folder}: these are low-rank adapters in peft's format for {base}, not a model; merge them: {fix}")
     if "config.json" not in names:
         raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
     if not any(name.endswith(".safetensors") for name in names):
@@ -270,6 +274,10 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, whole: 
     if config.is_encoder_decoder:
         factory = AutoModelForSeq2SeqLM
     elif head == "score":
+        if "ForSequenceClassification" in str(config.architectures) and config.num_labels != 1:
+            labels = ", ".join(map(str, config.id2label.values()))
+            what = f"this is a classifier of {config.num_labels} labels ({labels:.80}), and a reward model has one score"
+            raise ModelError(f"{path}: {what}; take a model with one label, or call the classifier in a reward function")
         config.num_labels = 1
         config.pad_token_id = text.pad
     if whole and has_text_part(config):

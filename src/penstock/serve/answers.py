@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.types import FloatArray, IntArray, Sample
-from penstock.models.unfold import BROKEN, Unfolding
+from penstock.models.unfold import Unfolding, bytes_of
 from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Ended, Service, Token
 
@@ -120,26 +120,21 @@ class Answer:
     ) -> dict[str, Any]:  # fmt: skip
         found: dict[str, Any] = {"index": index, "logprobs": None, "weight_versions": [int(version) for version in versions]}
         if self.request.logprobs:
-            spelled = [self.service.text.tokenizer.decode([int(token)]) for token in tokens]
-            found["logprobs"] = self._logprobs(index, spelled, [float(logp) for logp in logps])
+            found["logprobs"] = self._logprobs(index, [int(token) for token in tokens], [float(logp) for logp in logps])
         if self.request.token_ids:
             found["token_ids"] = [int(token) for token in tokens]
         return found
 
-    def _logprobs(self, index: int, spelled: list[str], logps: list[float]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: list[int], logps: list[float]) -> dict[str, Any]:
+        spelled = [self.service.text.tokenizer.decode([token]) for token in tokens]
         if self.request.chat:
             return {
                 "content": [
-                    {"token": token, "logprob": logp, "bytes": _bytes(token), "top_logprobs": []}
-                    for token, logp in zip(spelled, logps, strict=True)
+                    {"token": piece, "logprob": logp, "bytes": bytes_of(token, piece, self.service.text), "top_logprobs": []}
+                    for token, piece, logp in zip(tokens, spelled, logps, strict=True)
                 ],
                 "refusal": None,
             }
         places = self._texts[index].places  # of all tokens so far, of which these are the last
         offsets = places[len(places) - len(spelled) :]
         return {"tokens": spelled, "token_logprobs": logps, "top_logprobs": None, "text_offset": offsets}
-
-
-def _bytes(token: str) -> list[int] | None:
-    """A token's UTF-8 bytes; None where it is only part of a character."""
-    return None if BROKEN in token else list(token.encode())

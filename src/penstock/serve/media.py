@@ -145,7 +145,10 @@ def marked(part: Mapping[str, Any], where: str) -> tuple[str, Part]:
     kind = {"image_url": "image", "input_audio": "audio"}.get(str(part.get("type")))
     if kind is None or set(part) != {"type", str(part["type"])}:
         raise Refusal(
-            400, f"{where}: parts are of type text, image_url or input_audio", param=where, code="unsupported_parameter"
+            400,
+            f"{where}: parts are of type text, image_url or input_audio and of one key besides",
+            param=where,
+            code="unsupported_parameter",
         )
     return MARKS[kind], Part(kind, part[part["type"]], where)
 

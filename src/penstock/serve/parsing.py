@@ -119,7 +119,9 @@ def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[A
                       code="model_not_found")  # fmt: skip
     for field, values in neutral.items():
         fields.neutral(field, *values)
-    fields.text("user", "")  # a label of the caller's that changes nothing
+    for label in ("user", "safety_identifier", "prompt_cache_key"):  # the caller's, which change nothing
+        fields.text(label, "")
+    fields.object("metadata")
     return fields
 
 
@@ -184,7 +186,7 @@ def _fits(tokens: IntArray, service: Service) -> None:
                       param="prompt", code="context_length_exceeded")  # fmt: skip
 
 
-def _messages(value: Any) -> tuple[list[dict[str, str]], list[Part]]:
+def _messages(value: Any) -> tuple[list[dict[str, Any]], list[Part]]:
     """Messages with a mark where each medium is, and the media."""
     if not isinstance(value, list) or not value:
         raise Refusal(400, 'messages must be a list like [{"role": "user", "content": "…"}]', param="messages")
@@ -192,28 +194,28 @@ def _messages(value: Any) -> tuple[list[dict[str, str]], list[Part]]:
     return [_message(place, message, media) for place, message in enumerate(value)], media
 
 
-def _message(place: int, message: Any, media: list[Part]) -> dict[str, str]:
+def _message(place: int, message: Any, media: list[Part]) -> dict[str, Any]:
     where = f"messages[{place}]"
     if not isinstance(message, dict):
         raise Refusal(400, f"{where} is no object", param=where)
     fields = Fields(message)
-    role = fields.text("role", one_of=ROLES)
-    content = fields.take("content")
+    role, content, calls = fields.text("role", one_of=ROLES), fields.take("content"), fields.take("tool_calls", [])
+    if not isinstance(calls, list):
+        raise Refusal(400, f"{where}.tool_calls is no list", param=f"{where}.tool_calls")
     if isinstance(content, list):
         content = "".join(_part(f"{where}.content[{index}]", part, media) for index, part in enumerate(content))
-    if not isinstance(content, str):
+    if not isinstance(content, str) and not (calls and content is None):
         raise Refusal(400, f"{where}.content is no text", param=f"{where}.content")
-    fields.neutral("tool_calls", [])
     fields.neutral("refusal", "")
-    found = {"role": role, "content": content}
-    if name := fields.text("name", ""):
-        found["name"] = name
+    fields.neutral("annotations", [])
+    found = {"role": role, "content": content, "tool_calls": calls}
+    found |= {name: fields.text(name, "") for name in ("name", "tool_call_id", "reasoning_content")}
     fields.done()
     return found
 
 
 def _part(where: str, part: Any, media: list[Part]) -> str:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+    if isinstance(part, dict) and part.keys() == {"type", "text"} and part["type"] == "text" and isinstance(part["text"], str):
         return str(part["text"])
     mark, medium = marked(part if isinstance(part, dict) else {}, where)
     media.append(medium)

@@ -262,7 +262,10 @@ class Export(ProjectCommand):
             rows = formats.to_argilla(taken, named=named)
         else:
             rows = exchange.FORMS[self.form](taken)
-        files.write_rows(formats.to_trl(rows) if self.format == "trl" else rows, self.out)
+        written = formats.to_trl(rows) if self.format == "trl" else rows
+        files.write_rows(written, self.out)
+        if changed := files.changed_texts(written, self.out.suffix):
+            print(f"{changed} texts begin like a formula and have a ' before them in CSV; take .jsonl or .parquet to train on")
         print(f"wrote {len(rows)} rows after {taken.until} events to {self.out} · content {exchange.content_hash(rows)}")
 
 

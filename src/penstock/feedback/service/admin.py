@@ -145,6 +145,7 @@ class Admin:
             "Content-Disposition": f'attachment; filename="{name}"',
             "X-Content-Hash": exchange.content_hash(rows),
             "X-Events": str(taken.until),
+            "X-Changed-Texts": str(files.changed_texts(rows, f".{kind}")),
         }
         return Response(files.encoded(rows, f".{kind}"), headers=headers, media_type=files.FORMATS[f".{kind}"][1])
 
