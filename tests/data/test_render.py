@@ -96,4 +96,4 @@ def test_an_example_and_a_pair_use_their_templates():
     made = renderer(prompt="{{ q }}", completion="{{ right }}", chosen="{{ right }}!", rejected="{{ wrong }}")
     example, pair = made.example(KEY, row, 0), made.pair(KEY, row, 0)
     assert (example.prompt.text, example.completion) == ("1", "2")
-    assert (pair.prompt.text, pair.chosen, pair.rejected) == ("1", "2!", "3")
+    assert (pair.prompt.text, pair.chosen["content"], pair.rejected["content"]) == ("1", "2!", "3")

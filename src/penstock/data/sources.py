@@ -38,23 +38,27 @@ def open_source(spec: DataSpec, base: Path) -> Source:
         SpecError: a user function that cannot be found.
     """
     scheme, _, rest = spec.source.partition(":")
-    path = (base / Path(rest if scheme == "hub" else spec.source).expanduser()).resolve()
-    if path.name.endswith(FILES) and path.is_file():
-        return _open_file(spec, path)
-    if opener := _OPENERS.get(scheme):
-        opened: Source = (resolve(opener) if isinstance(opener, str) else opener)(spec, rest, base)
-        return opened
     if is_function(spec.source):
         return _open_function(spec, base)
-    if path.name.endswith((*FILES, ".parquet")) and not path.is_file():
+    if opener := _OPENERS.get(scheme if scheme != "hub" else ""):
+        return _opened(opener, spec, rest, base)
+    place = rest if scheme == "hub" else spec.source
+    path = (base / Path(place).expanduser()).resolve()
+    if path.name.endswith(FILES) and path.is_file():
+        return _open_file(spec, path)
+    if scheme == "hub" or (path.suffix == ".parquet" and path.is_file()):
+        return _opened(_OPENERS["hub"], spec, place, base)
+    if path.name.endswith((*FILES, ".parquet")):
         raise DataError(f"{path}: there is no such file; data.source is relative to {base.resolve()}")
-    if path.name.endswith(".parquet"):
-        table: Source = resolve(str(_OPENERS["hub"]))(spec, spec.source, base)
-        return table
     raise DataError(
         f'"{spec.source}" is no source that is known; use a file ({", ".join(FILES)}, .parquet), gym:TASK, hub:NAME (also of '
         "a folder), feedback:STORE, MODULE:FUNCTION or FILE.py:FUNCTION"
     )
+
+
+def _opened(opener: Opener | str, spec: DataSpec, place: str, base: Path) -> Source:
+    opened: Source = (resolve(opener) if isinstance(opener, str) else opener)(spec, place, base)
+    return opened
 
 
 def _open_file(spec: DataSpec, path: Path) -> Source:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import EnvError, ModelError, SpecError
 from penstock.core.types import IntArray, Sampling
-from penstock.data.messages import Message
 from penstock.data.resolve import resolve
 from penstock.envs.apis import AgentRequest, Reply, canonical
 from penstock.envs.calls import Call, aloud, parsed
