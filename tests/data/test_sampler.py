@@ -13,7 +13,7 @@ from penstock.core.errors import DataError
 from penstock.core.types import PromptKey
 from penstock.data.resolve import register
 from penstock.data.rows import Rows
-from penstock.data.sampler import Sampler, examples, order, pairs, prompts, permuted
+from penstock.data.sampler import Sampler, examples, order, pairs, permuted, prompts
 
 SIZES = st.integers(1, 50)
 SEEDS = st.integers(0, 2**70)
