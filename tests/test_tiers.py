@@ -57,7 +57,8 @@ def suite(tmp_path: Path) -> Any:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  fast\n  slow\n  vllm\n  learning(folders)\n")
     (tmp_path / "package" / "loops").mkdir(parents=True)
     (tmp_path / "package" / "loops" / "a.py").write_text('"""Doc."""\nx = 1\n')
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Of sys.path this folder alone: what a package put there (setuptools its own copies of others) hides what is installed.
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     environment.pop("PYTEST_XDIST_WORKER", None)
 
     def run(*words: str) -> tuple[int, str]:
@@ -75,6 +76,16 @@ def test_the_record_decides_which_tests_are_fast(suite: Any, tmp_path: Path) -> 
     assert above["test_heavy[a]"] == pytest.approx(0.7, abs=0.2)
     assert "1 passed, 1 skipped, 3 deselected" in suite("--tier", "fast")[1]
     assert "2 passed, 3 deselected" in suite("--tier", "slow")[1]
+
+
+def test_a_test_that_waits_costs_a_part_of_its_time(suite: Any, tmp_path: Path) -> None:
+    """Half of it here, so that the test is short."""
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("tiers.WAITED = 0.5\n")
+    (tmp_path / "test_waits.py").write_text("import time\n\ndef test_waits():\n    time.sleep(0.6)\n")
+    assert suite("--record-costs", "test_waits.py")[0] == 0
+    found = json.loads((tmp_path / "costs.json").read_text())["files"]["test_waits.py"]
+    assert found["above"]["test_waits"] == pytest.approx(0.3, abs=0.1)
 
 
 def test_a_test_that_has_grown_fails_the_fast_tier_with_the_numbers(suite: Any) -> None:

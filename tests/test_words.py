@@ -9,6 +9,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (".py", ".md", ".jinja", ".js", ".html")
 HISTORY = ("docs/log.md", "docs/decisions/")
+NAMES_OF_TESTS = re.compile(r"`\w+\.py::[^`]*`")
 SLACK = 10
 """A count that is lower than allowed by more than this must be lowered in :data:`ALLOWED`."""
 
@@ -108,13 +110,12 @@ ALLOWED: dict[str, int] = {
 """How often each word is there. May only fall."""
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """(path, text) of what users read: sources, pages, docs."""
+@cache
+def texts() -> list[tuple[str, str]]:
+    """(path, text) of what users read: sources, pages and docs, there without names of tests."""
     files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "src").rglob("*"))]
-    for file in files:
-        name = file.relative_to(ROOT).as_posix()
-        if file.suffix in PAGES and not name.startswith(HISTORY):
-            yield name, file.read_text(encoding="utf-8")
+    named = ((file.relative_to(ROOT).as_posix(), file) for file in files if file.suffix in PAGES)
+    return [(name, NAMES_OF_TESTS.sub("", file.read_text("utf-8"))) for name, file in named if not name.startswith(HISTORY)]
 
 
 def found(word: str) -> Iterator[tuple[str, int, str]]:

@@ -45,6 +45,8 @@ SMOKE = 2.0
 """CPU seconds at most of the one test that stays fast of a file whose tests all cost more."""
 WORKERS, START = 2, 25.0
 """Processes that run tests side by side, and seconds until the first test of a session."""
+WAITED = 0.1
+"""What a second of a test, imports apart, counts at least in CPU seconds: processes that are killed leave no account."""
 GROWN = 3.0
 """A fast test that costs this many times what it may, and does so again at once, has grown above its tier."""
 
@@ -300,6 +302,7 @@ class Tiers:
         self.found: dict[str, Any] = {
             "costs": {},
             "walls": {},
+            "waits": {},
             "grown": {},
             "shared": {},
             "uses": {},
@@ -342,6 +345,7 @@ class Tiers:
         value = yield
         self.found["walls"][item.nodeid] = time.monotonic() - began
         cost = max(0.0, cpu() - before - self.meter.apart)
+        self.found["waits"][item.nodeid] = WAITED * max(0.0, self.found["walls"][item.nodeid] - self.meter.apart)
         if self.config.option.tier == "fast" and cost > may_cost(item.nodeid) * self.scale:
             again, _ = self.meter.of(lambda: runtestprotocol(item, log=False, nextitem=nextitem))
             cost = min(cost, again)
@@ -395,7 +399,11 @@ class Tiers:
     def write_costs(self) -> None:
         """Into the record, on the scale of its machine: a first record is made by this one."""
         old, scale = record(), self.scale
-        costs = {test: cost / scale for test, cost in self.found["costs"].items() if test not in self.failed}
+        costs = {
+            test: max(cost, self.found["waits"][test]) / scale
+            for test, cost in self.found["costs"].items()
+            if test not in self.failed
+        }
         if self.config.option.tier == "slow":  # which repeats properties of the fast one, with more examples
             costs = {test: cost for test, cost in costs.items() if is_slow(test, old["files"])}
         alone = dict(costs)
@@ -408,6 +416,8 @@ class Tiers:
         by_cost = {file: [name for name, own in tests.items() if not own] for file, tests in self.found["collected"].items()}
         files = recorded(old["files"], by_cost, alone)
         tiers = self.by_tier(files, costs, scale) if self.config.args_source.name != "ARGS" else {}
+        if self.config.option.tier:  # tests that have become cheaper do not make up the other tier
+            tiers = {tier: row for tier, row in tiers.items() if tier == self.config.option.tier}
         text = json.dumps({"unit": old["unit"], "tiers": old["tiers"] | tiers, "files": files}, indent=1)
         COSTS.write_text(text + "\n", encoding="utf-8")
 

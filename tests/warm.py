@@ -18,7 +18,6 @@ import array
 import atexit
 import ctypes
 import gc
-import importlib
 import itertools
 import json
 import os
@@ -32,6 +31,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 HEAVY = (
@@ -177,9 +177,10 @@ def serve(number: int) -> None:
     asking = socket.socket(fileno=number)
     for module in HEAVY:
         try:
-            importlib.import_module(module)
+            import_module(module)
         except ImportError:
             continue
+    import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("qwen2")  # a table that is kept
     assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread, which a fork would lack"
     gc.collect()
     gc.freeze()

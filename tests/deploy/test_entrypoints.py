@@ -29,7 +29,7 @@ from penstock.deploy.options import Options
 
 OPTIONS = Options(image="penstock:test", claim="runs", secret="penstock", cpus=2)
 TOKEN = "0123456789abcdef" * 4
-STEPS = 12
+STEPS = 8
 SMALL = ["--object-store-memory=80000000"]
 
 

@@ -8,7 +8,6 @@ are, and who owns the memory is decided outside them.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,8 +71,6 @@ UNSCALED = LayerAttention()
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """transformers reports every new head and registry name as a problem; our own errors say what matters."""
-    if not torch.accelerator.is_available():  # what deepspeed finds out when a save imports it, and else warns of every time
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     before = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from transformers import (
     AutoTokenizer,
     GenerationConfig,
     PreTrainedTokenizerFast,
+    modeling_utils,
 )
 
 from penstock.config.learner import Dtype
@@ -319,8 +320,20 @@ def save_model(model: Any, folder: Path, adapted: bool = True) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def _without_wrappers() -> Iterator[None]:
+    """A save by transformers looks for wrappers to take off, and imports deepspeed and all that it imports (mlflow) for that:
+    seconds of each process. Our networks have none."""
+    unwrap = modeling_utils.unwrap_model
+    modeling_utils.unwrap_model = lambda model, recursive=False: model
+    try:
+        yield
+    finally:
+        modeling_utils.unwrap_model = unwrap
+
+
 def _write(model: LanguageModel, temporary: Path, adapted: bool) -> None:
-    with eager_attention(model.network):
+    with eager_attention(model.network), _without_wrappers():
         state = model.network.state_dict()
         if model.adapter is not None:
             state = dict(merged(model.network, state, adapted))

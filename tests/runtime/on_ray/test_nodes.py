@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("ray.cluster_utils")
 
-from runs_on_ray import Nodes, Start, command_lines, own_cluster, parent, with_word
+from runs_on_ray import Nodes, RunOnRay, Start, command_lines, own_cluster, parent, with_word
 
 PARTS = ("noticing", "placing", "starting", "loading")
 APART = """
@@ -38,27 +38,12 @@ def left_in(nodes: Nodes) -> tuple[list[Any], list[Any]]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("channel", ["disk", "process group"])
-def test_three_nodes_end_at_the_weights_of_one_process(
-    channel: str, three_nodes: Nodes, start: Start, undisturbed: Path
-) -> None:
-    words = ("letters", "--steps", "10", "--hold", "8")
-    run = start(*words, "--roles.channel", channel, address=three_nodes.address)
-    run.until(lambda: len(run.roles) == 3 and run.step >= 1, what="three roles")
-    assert len({id(three_nodes.of(pid)) for pid in run.roles.values()}) == 3
-    run.assert_ends(undisturbed, 10)
-    assert left_in(three_nodes) == ([], [])
-
-
-@pytest.mark.parametrize("channel", ["disk", "process group"])
-def test_one_of_two_generators_loses_its_node_and_another_is_added(
-    channel: str, nodes: Nodes, start: Start, tmp_path: Path
-) -> None:
+def test_one_of_two_generators_loses_its_node_and_another_is_added(nodes: Nodes, start: Start, tmp_path: Path) -> None:
     for _ in range(2):
         nodes.add(gen=1)
     (tmp_path / "place.toml").write_text(APART)
     words = ("letters", "--steps", "24", "--delay", "0.02", "--hold", "4", "--roles.generators", "2")
-    run = start(*words, "--roles.channel", channel, "--placement", "place.toml", address=nodes.address)
+    run = start(*words, "--roles.channel", "process group", "--placement", "place.toml", address=nodes.address)
     both = ("generator-0", "generator-1")
     run.until(lambda: all((run.run / "spans" / f"{name}.jsonl").exists() for name in both), what="two whose model is loaded")
     (tmp_path / "go").write_text("60")
@@ -74,8 +59,7 @@ def test_one_of_two_generators_loses_its_node_and_another_is_added(
     run.until(lambda: run.notes("role back"), what="a successor with the current weights")
     recovered = time.monotonic() - added
     print(
-        f"\n{channel}: two more steps {went_on:.1f} s after the kill; "
-        f"a successor with the weights {recovered:.1f} s after its node came"
+        f"\ntwo more steps {went_on:.1f} s after the kill; a successor with the weights {recovered:.1f} s after its node came"
     )
     (back,) = run.notes("role back")
     print("  of the time without it: " + ", ".join(f"{what} {back[what]} s" for what in PARTS))
@@ -103,18 +87,19 @@ def test_the_only_generator_loses_its_node_and_the_weights_are_those_of_one_proc
     run.assert_ends(undisturbed, 10)
 
 
-@pytest.mark.parametrize("whom", ["the learner", "its actor"])
-def test_a_learner_that_is_killed_goes_on_from_its_checkpoint(
-    whom: str, three_nodes: Nodes, start: Start, undisturbed: Path
+def test_a_learner_whose_actor_is_killed_goes_on_at_the_weights_of_one_process(
+    three_nodes: Nodes, start: Start, undisturbed: Path
 ) -> None:
-    words = ("letters", "--steps", "10", "--hold", "30")
-    run = start(*words, "--roles.channel", "disk", address=three_nodes.address)
+    """Over the disk; over a process group where a node is lost. Of a kill of the learner itself: test_ranks_on_nodes.py."""
+    run = start("letters", "--steps", "10", "--hold", "30", "--roles.channel", "disk", address=three_nodes.address)
     run.until_step(5)
+    assert len({id(three_nodes.of(pid)) for pid in run.roles.values()}) == 3, "each role is on a node of its own"
     learner = run.roles["learner"]
-    os.kill(learner if whom == "the learner" else parent(learner), signal.SIGKILL)
+    os.kill(parent(learner), signal.SIGKILL)
     run.until(lambda: run.roles.get("learner", learner) != learner, what="a new learner")
     assert parent(learner) == 0, "the old learner outlived its actor"
     run.assert_ends(undisturbed, 10)
+    assert left_in(three_nodes) == ([], [])
 
 
 def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, start: Start, tmp_path: Path) -> None:
@@ -132,7 +117,15 @@ def test_a_role_that_cannot_start_ends_the_run_by_its_name(three_nodes: Nodes, s
     assert left_in(three_nodes) == ([], [])
 
 
-def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start) -> None:
+def left_of(cluster: str, run: RunOnRay) -> tuple[dict[str, int], list[str]]:
+    """The roles of a run and the processes of its own cluster that live, once none does or a minute has passed."""
+    deadline = time.monotonic() + 60
+    while (run.roles or with_word(cluster)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return run.roles, with_word(cluster)
+
+
+def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token_and_leaves_nothing(start: Start) -> None:
     run = start("letters", "--steps", "8", "--hold", "8")
 
     def addresses() -> set[str]:
@@ -141,7 +134,7 @@ def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start
         return {found for line in lines for found in re.findall(r"--gcs-address=(\S+)", line)}
 
     run.until(lambda: bool(addresses()), what="cluster")
-    (address,) = addresses()
+    cluster, (address,) = own_cluster(run.process.pid), addresses()
     code = f"import ray; ray.init(address={address!r}); print(ray.get(ray.remote(lambda: 'code was run').remote()))"
     for stranger in ({"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
         done = subprocess.run(
@@ -150,22 +143,20 @@ def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token(start: Start
         assert done.returncode != 0
         assert "code was run" not in done.stdout
         assert "Auth" in done.stderr
-    run.assert_ends()
+    run.until_step(1)
+    os.killpg(run.process.pid, signal.SIGINT)
+    assert run.wait() == 130, run.everything()
+    assert left_of(cluster, run) == ({}, [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_when_the_driver_is_stopped_or_killed_nothing_is_left(number: int, start: Start, undisturbed: Path) -> None:
-    words = ("letters", "--steps", "10", "--delay", "0.05")
-    run = start(*words)
+def test_when_the_driver_is_killed_nothing_is_left(start: Start, undisturbed: Path) -> None:
+    """Of an interrupt: the test above, and of what it leaves to go on with, test_ranks_on_nodes.py."""
+    run = start("letters", "--steps", "10", "--delay", "0.05")
     run.until_step(3)
     cluster = own_cluster(run.process.pid)
     assert cluster
     assert len(with_word(cluster)) > 1
-    os.killpg(run.process.pid, number)
-    assert run.wait() == (130 if number == signal.SIGINT else -number), run.everything()
-    deadline = time.monotonic() + 60
-    while (run.roles or with_word(cluster)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert run.roles == {}
-    assert with_word(cluster) == []
+    os.killpg(run.process.pid, signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL, run.everything()
+    assert left_of(cluster, run) == ({}, [])
     start().assert_ends(undisturbed)

@@ -47,19 +47,11 @@ def begun(start: Start, nodes: Nodes, folder: Path, hold: int, until: int) -> Ru
     return run
 
 
-def test_a_rank_on_another_node_gives_the_weights_of_ranks_on_one_machine(
-    nodes: Nodes, start: Start, together: Path, tmp_path: Path
-) -> None:
-    run = begun(start, nodes, tmp_path, hold=8, until=1)
-    learner, rank = run.roles["learner"], run.roles["rank-1"]
-    assert nodes.of(rank) is not nodes.of(learner)
-    run.assert_ends(together)
-
-
 def test_a_rank_whose_node_dies_has_a_successor_and_the_learner_goes_on(
     nodes: Nodes, start: Start, together: Path, tmp_path: Path
 ) -> None:
     run = begun(start, nodes, tmp_path, hold=24, until=5)
+    assert nodes.of(run.roles["rank-1"]) is not nodes.of(run.roles["learner"])
     nodes.kill(nodes.of(run.roles["rank-1"]))
     nodes.add(cores=0, rank=1)
     run.assert_ends(together)
@@ -83,10 +75,18 @@ def test_an_interrupt_leaves_no_rank_behind(nodes: Nodes, start: Start, together
     start(address=nodes.address).assert_ends(together)
 
 
-def test_a_rank_that_stands_still_with_its_node_is_replaced(nodes: Nodes, start: Start, together: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silence of 20 seconds, not of 60, in the processes that start from here on."""
+    monkeypatch.setenv("PENSTOCK_SILENCE", "20")
+
+
+def test_a_rank_that_stands_still_with_its_node_is_replaced(
+    hasty: None, nodes: Nodes, start: Start, together: Path, tmp_path: Path
+) -> None:
     run = begun(start, nodes, tmp_path, hold=24, until=5)
     rank, learner = run.roles["rank-1"], run.roles["learner"]
     os.killpg(rank, signal.SIGSTOP)
     run.assert_ends(together)
     assert not {rank, learner} & set(pids()), "what stood still is gone"
-    assert [note["seconds"] for note in run.notes("role silent")] == [60.0]
+    assert [note["seconds"] for note in run.notes("role silent")] == [20.0]
