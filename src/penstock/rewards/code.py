@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RewardError, SpecError
 from penstock.rewards.code_blocks import find_code, parsed
-from penstock.rewards.code_tests import PRELUDE, Asserts, Call, Pair, Tests, prints, read_tests
+from penstock.rewards.code_tests import Asserts, Case, Pair, prints, read_tests
 from penstock.sandbox import Limits, Program, open_sandbox
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class CodeReward:
         if not code.strip():
             return 0.0
         if self._fraction:
-            verdicts = await asyncio.gather(*(self._verdict(code, tests, case) for case in tests.cases))
+            verdicts = await asyncio.gather(*(self._verdict(tests.before, code, case) for case in tests.cases))
         else:
             verdicts = []
             for case in tests.cases:
-                verdicts.append(await self._verdict(code, tests, case))
+                verdicts.append(await self._verdict(tests.before, code, case))
                 if verdicts[-1] == "failed":  # the first failure decides
                     return 0.0
         counted = [verdict == "passed" for verdict in verdicts if verdict != "skipped"]
@@ -76,15 +76,13 @@ class CodeReward:
             raise RewardError(_NOTHING.format(where="all tests of the row are skipped"))
         return sum(counted) / len(counted)
 
-    async def _verdict(self, code: str, tests: Tests, case: Pair | Call | Asserts) -> str:
+    async def _verdict(self, before: str, code: str, case: Case) -> str:
         """``passed``, ``failed`` or ``skipped``."""
         if isinstance(case, Pair):
-            started = f"exec({PRELUDE!r})\nexec(compile({code!r}, 'main.py', 'exec'))" if tests.prelude else code
+            started = f"exec({before!r})\nexec(compile({code!r}, 'main.py', 'exec'))" if before else code
             outcome = await self._sandbox.run(Program(code=started, stdin=case.given))
             return "passed" if outcome.ok and prints(outcome.stdout, case.wanted, case.rule) else "failed"
-        pieces = [*([PRELUDE] if tests.prelude else []), *([tests.prompt] if tests.prompt else []), code]
-        if tests.prompt and parsed(code) is None:  # it goes on where the prompt ends
-            pieces[-2:] = [tests.prompt + code]
+        pieces = [before + code] if parsed(code) is None else [before, code]  # what is no code goes on where a prompt ends
         files = {**_HARNESS, "solution.json": json.dumps(pieces).encode()}
         program = Program(code=_START, stdin=json.dumps(dataclasses.asdict(case)), files=files)
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,25 +25,14 @@ from penstock.core.contracts import RewardFunction
 from penstock.core.errors import PenstockError, RewardError, SpecError
 from penstock.core.types import LARGEST_REWARD, STEP_ENDS, Group, Sample
 from penstock.data.resolve import resolve
-from penstock.rewards import episode, exact, length, pictures
+from penstock.rewards.built_in import BUILT_IN
 from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
-
-BUILT_IN: Mapping[str, RewardFunction] = {
-    "exact_match": exact.exact_match,
-    "contains": exact.contains,
-    "last_number": exact.last_number,
-    "gym": exact.gym,
-    "overlong": length.overlong,
-    "compressible": pictures.compressible,
-    "environment": episode.environment,
-}
-"""Rewards a spec may name without saying where they are; those of ``_WITH_PROCESSES`` too, which keep their own deadlines."""
 
 _WITH_PROCESSES = {
     "math": ("penstock.rewards.math", "MathReward", "column, limit or processes"),
     "code": ("penstock.rewards.code", "CodeReward", "column, sandbox, give, limit, memory_mb, packages or processes"),
 }
-"""Module, class and options of rewards that own processes."""
+"""Module, class and options of the built-in rewards that own processes, and keep their own deadlines."""
 
 _Outcome = float | NDArray[np.float64] | None | RewardError
 """What one reward gave a sample: a number, one per action token, nothing that applies, or a failure."""
@@ -143,12 +133,10 @@ class Mixture:
         scores = await self._call(part, group, group.prompt.columns, str(group.key))
         if isinstance(scores, RewardError):
             return [scores] * len(group.samples)
-        if not isinstance(scores, list | tuple) or len(scores) != len(group.samples):
-            given = f"{len(scores)} scores" if isinstance(scores, list | tuple) else f"{scores!r:.60}"
-            failure = _failure(
-                part, f"returned {given}", str(group.key), f"return a list of {len(group.samples)}, one a sample"
-            )
-            return [failure] * len(group.samples)
+        if not isinstance(scores, list) or len(scores) != len(group.samples):
+            given = f"{len(scores)} scores" if isinstance(scores, list) else f"{scores!r:.60}"
+            fix = f"return a list of {len(group.samples)}, one a sample"
+            return [_failure(part, f"returned {given}", str(group.key), fix)] * len(group.samples)
         return [_read_score(part, sample, score) for sample, score in zip(group.samples, scores, strict=True)]
 
     async def _ask_sample(self, part: _Part, group: Group, sample: Sample) -> _Outcome:
@@ -169,11 +157,13 @@ class Mixture:
         except PenstockError as error:
             return _failure(part, "failed", key, str(error))
         except Exception as error:
-            return _failure(part, f"raised {type(error).__name__}", key, f"{error}{_line(error)}")
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{error} ({Path(place.filename).name}:{place.lineno})"
+            return _failure(part, f"raised {type(error).__name__}", key, where)
 
     def _combine(self, sample: Sample, outcomes: list[_Outcome]) -> Sample:
         actions = int(np.count_nonzero(sample.action_T))
-        total_A, per_token, marked = np.zeros(actions), False, False
+        total_A, marked = np.zeros(actions), False
         last_A = np.arange(actions) == actions - 1
         ends_A = np.zeros(actions, bool)
         sums: dict[str, float] = {}
@@ -184,18 +174,19 @@ class Mixture:
                 self.last_failure = str(outcome)
                 failed = failed or str(outcome)
             elif isinstance(outcome, np.ndarray):
-                given_A = np.nan_to_num(outcome)
+                given_A, absent_A = np.nan_to_num(outcome), np.isnan(outcome)
                 sums[part.name] = float(given_A.sum())
                 total_A += part.weight * given_A
-                per_token, marked = True, marked or bool(np.isnan(outcome).any())
-                ends_A |= ~np.isnan(outcome) if np.isnan(outcome).any() else (outcome != 0) | last_A
+                marked |= bool(absent_A.any())
+                ends_A |= ~absent_A if absent_A.any() else (outcome != 0) | last_A
             elif outcome is not None:
                 sums[part.name] = outcome
                 total_A[-1:] += part.weight * outcome
                 ends_A |= last_A
         extras = {**sample.extras, "rewards": sums}
         if marked:
-            extras[STEP_ENDS] = _at(sample.action_T, ends_A)
+            extras[STEP_ENDS] = ends_T = np.zeros(len(sample.action_T), bool)
+            ends_T[sample.action_T] = ends_A
         sample = replace(sample, extras=extras)
         if not failed and actions == 0:
             failed = f"RewardError: prompt {sample.key} has no action token that could carry a reward"
@@ -204,7 +195,7 @@ class Mixture:
             self.inapplicable += 1
         if failed:
             return sample.failed(failed)
-        return sample.scored(total_A.tolist() if per_token else float(total_A[-1]))
+        return sample.scored(total_A.tolist())
 
     async def close(self) -> None:
         """End the processes and idle threads of the rewards built here; provided functions stay their owner's."""
@@ -229,32 +220,21 @@ def _takes_group(function: Callable[..., Any], spec: RewardSpec) -> bool:
     return next(iter(signature.parameters)) == "group"
 
 
-def _at(action_T: NDArray[np.bool_], ends_A: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    ends_T = np.zeros(len(action_T), bool)
-    ends_T[action_T] = ends_A
-    return ends_T
-
-
 def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
     """Check one score: a finite number, one finite number an action token, or None."""
     if score is None:
         return None
     key, actions = str(sample.key), int(np.count_nonzero(sample.action_T))
-    absent = isinstance(score, list | tuple) and any(value is None for value in score)
-    try:
-        values = np.asarray([np.nan if value is None else value for value in score] if absent else score)
-    except Exception:
-        values = np.asarray("unreadable")
-    if values.dtype.kind not in "biuf" or values.ndim > 1:
+    values = [value for value in score if value is not None] if isinstance(score, list) else [score]
+    if not all(isinstance(value, int | float | np.floating) for value in values):
         fix = "return a number, a list of numbers (one an action token), or None"
         return _failure(part, f"returned {type(score).__name__} {score!r:.60}", key, fix)
-    if values.ndim == 1 and len(values) != actions:
+    if isinstance(score, list) and len(score) != actions:
         fix = f"return one for each of the {actions} action tokens"
-        return _failure(part, f"returned {len(values)} numbers", key, fix)
-    stated = [value for value in score if value is not None] if absent else values
-    if not (np.abs(np.asarray(stated, np.float64)) <= LARGEST_REWARD).all():
+        return _failure(part, f"returned {len(score)} numbers", key, fix)
+    if not all(abs(value) <= LARGEST_REWARD for value in values):
         return _failure(part, f"returned {score!r:.60}", key, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
-    return values.astype(np.float64) if values.ndim else float(values)
+    return np.array(score, np.float64) if isinstance(score, list) else float(score)  # None becomes NaN
 
 
 def _plain(value: Any) -> Any:
@@ -266,13 +246,3 @@ def _plain(value: Any) -> Any:
 
 def _failure(part: _Part, what: str, key: str, detail: str = "") -> RewardError:
     return RewardError(f'RewardError: reward "{part.name}" {what} on prompt {key}' + (f": {detail}" if detail else ""))
-
-
-def _line(error: Exception) -> str:
-    """Where in the user's code an exception was raised, if it is known."""
-    trace = error.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
