@@ -22,10 +22,14 @@ import unittest
 from typing import Any
 
 from penstock.rewards import pytests
-from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported
+from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported, is_remote
 
 _NOTES = "__noted__"
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_MISSING = (
+    "a test imports {name}, which tests do not have: the option packages adds folders to import from, and the tested code is the "
+    "module solution, in a process of its own, where nothing can be replaced (mocked)"
+)
 
 
 def named(call: ast.AST) -> str:
@@ -136,15 +140,6 @@ class Judge:
             if isinstance(value, Remote) and name[0].isupper():
                 vars(value)["_class"] = True
 
-    def _import(self, name: str, *arguments: Any) -> Any:
-        try:
-            return builtins.__import__(name, *arguments)
-        except ModuleNotFoundError as error:
-            raise _Missing(
-                f"a test imports {error.name}, which tests do not have: the option packages adds folders to import from, and "
-                "the tested code is the module solution, in a process of its own, where nothing can be replaced (mocked)"
-            ) from None
-
     def _space(self, tree: ast.Module) -> dict[str, Any]:
         """What a test sees: of the tested code, names that nothing of the judge's has."""
         free = free_names(tree)
@@ -158,11 +153,7 @@ class Judge:
         solution: Any = types.ModuleType("solution")
         vars(solution).update(self._names, __all__=list(own))
         sys.modules.update({"solution": solution, "pytest": pytests.module(), "unittest.mock": None})  # type: ignore[dict-item]
-        trusted = {**vars(builtins), "__import__": self._import}
-        return {
-            **{name: importlib.import_module(name) for name in modules}, **own,
-            "__name__": "tests", "__builtins__": trusted, _NOTES: self._notes,
-        }  # fmt: skip
+        return {**{name: importlib.import_module(name) for name in modules}, **own, "__name__": "tests", _NOTES: self._notes}
 
     def code(self, code: str, only: str) -> str:
         """``passed``, ``skipped``, or ``nothing`` where nothing was asserted; raises where it fails."""
@@ -201,10 +192,6 @@ class Judge:
             arguments = [_numbered(arguments[0])]
             wanted = [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
         return "passed" if same(self._line.ask("find", name)(*arguments), wanted, rule) else "failed"
-
-
-class _Missing(Unsupported, ModuleNotFoundError):
-    """A test imports what is not there; it may be ready for that."""
 
 
 def _numbered(value: Any) -> Any:
@@ -260,6 +247,8 @@ def main() -> None:
     except Unsupported as error:
         answer = {"verdict": "unsupported", "why": str(error)}
     except BaseException as error:
-        answer = {"verdict": "failed", "why": type(error).__name__}
+        answer = {"verdict": "failed"}
+        if isinstance(error, ModuleNotFoundError) and not is_remote(error):
+            answer = {"verdict": "unsupported", "why": _MISSING.format(name=error.name)}
     os.write(verdicts, json.dumps(answer).encode())
     os._exit(0)

@@ -277,7 +277,9 @@ class Judging(Line):
         if number not in self._known:
             if base == "error":
                 name, module, *parents = content
-                made: Any = getattr(sys.modules.get(module), name, None) if _is_library(module) else None
+                top = module.partition(".")[0]
+                library = top in sys.stdlib_module_names and top != "unittest"  # whose exception skips a test
+                made: Any = getattr(sys.modules.get(module), name, None) if library else None
                 if not (isinstance(made, type) and issubclass(made, Exception)):
                     own = {"__str__": _text_of, "__getattr__": _attribute_of}
                     made = type(str(name), tuple(map(self.decode, parents)), own)
@@ -312,9 +314,9 @@ class Judging(Line):
         raise failure
 
 
-def _is_library(module: str) -> bool:
-    top = module.partition(".")[0]
-    return top in sys.stdlib_module_names and top != "unittest"  # whose exception skips a test
+def is_remote(error: BaseException) -> bool:
+    """Whether an error was raised by the tested code."""
+    return "_remote" in vars(error)
 
 
 def _text_of(error: BaseException) -> str:
@@ -322,6 +324,6 @@ def _text_of(error: BaseException) -> str:
 
 
 def _attribute_of(error: BaseException, name: str) -> Any:
-    if name.startswith("_") or "_remote" not in vars(error):
+    if name.startswith("_") or not is_remote(error):
         raise AttributeError(name)
     return getattr(vars(error)["_remote"], name)

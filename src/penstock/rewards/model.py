@@ -48,34 +48,25 @@ def read_by(own: Text, policy: Text, context: int) -> Prepare:
 
     def prepare(sample: Sample, prompt: Prompt) -> IntArray:
         alike = same and (same_chat or not prompt.messages)
+        said_T = sample.tokens_T
         if PART in sample.columns and not alike:
             raise RewardError(
                 f"{sample.key} was rendered anew; a reward model with another tokenizer or template cannot read it"
             )
-        sample = last_rendering(sample)
-        ends = len(sample.tokens_T) and int(sample.tokens_T[-1]) in own.ends
-        if alike and ends:
-            return sample.tokens_T[-context:]
+        if PART in sample.columns:  # of several sequences the last holds the whole conversation
+            said_T = said_T[sample.columns[PART] == sample.columns[PART][-1]]
+        if alike and len(said_T) and int(said_T[-1]) in own.ends:
+            return said_T[-context:]
         if alike and own.tokenizer.chat_template is None:
-            return np.append(sample.tokens_T, own.end)[-context:]
+            return np.append(said_T, own.end)[-context:]
         *earlier, last = [assistant(sample.raw_text)] if alike else turns_of(sample, prompt, policy)
         known = replace(prompt, text=prompt.text + "".join(turn["content"] for turn in earlier))
         known = replace(known, messages=(*prompt.messages, *earlier)) if prompt.messages else known
         texts = {"prompt": prompt_text(known, own), "completion": answer_text(known, last, own)}
         tokens_T, _ = completed(texts, "completion", reader(known, own))
-        return (np.append(sample.tokens_T, tokens_T[-1]) if alike else tokens_T)[-context:]
+        return (np.append(said_T, tokens_T[-1]) if alike else tokens_T)[-context:]
 
     return prepare
-
-
-def last_rendering(sample: Sample) -> Sample:
-    """Of a sample of several sequences the last, which holds the whole conversation; any other as it is."""
-    if PART not in sample.columns:
-        return sample
-    last_T = sample.columns[PART] == sample.columns[PART][-1]
-    columns = {name: column[last_T] for name, column in sample.columns.items()}
-    steps: dict[str, Any] = {name: getattr(sample, name)[last_T] for name in ("action_T", "logp_T", "version_T")}
-    return replace(sample, columns=columns, reward_T=None, **steps)
 
 
 def turns_of(sample: Sample, prompt: Prompt, policy: Text) -> list[Message]:
