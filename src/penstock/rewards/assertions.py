@@ -27,8 +27,8 @@ from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported, is_r
 _NOTES = "__noted__"
 _IMPORTS = (ast.Import, ast.ImportFrom)
 _MISSING = (
-    "a test imports {name}, which tests do not have: the option packages adds folders to import from, and the tested code is the "
-    "module solution, in a process of its own, where nothing can be replaced (mocked)"
+    "a test imports {name}, which tests do not have: the option packages adds folders to import from, and the tested code is "
+    "the module solution, in a process of its own, where nothing can be replaced (mocked)"
 )
 
 

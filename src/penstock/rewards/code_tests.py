@@ -65,7 +65,7 @@ Case = Pair | Call | Asserts
 
 @dataclass(frozen=True)
 class Tests:
-    """The tests of a row, the ``names`` that they call, and the code that runs ``before`` the answer, or that it goes on from."""
+    """The tests of a row, the ``names`` that they call, and code ``before`` the answer, from which it may go on."""
 
     cases: Sequence[Case]
     names: frozenset[str]
@@ -107,7 +107,9 @@ def _published(row: Row, column: str) -> list[Case]:
         raise RewardError(f"{read}; give the column tests, or leave these rows out")
     for name, why in _OTHERWISE.items():
         if row.get(name):
-            raise RewardError(f"a problem of this row {why} ({name}: {row[name]!r:.60}), which is not carried out; leave it out")
+            raise RewardError(
+                f"a problem of this row {why} ({name}: {row[name]!r:.60}), which is not carried out; leave it out"
+            )
     return read(row)
 
 

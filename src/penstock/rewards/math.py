@@ -111,7 +111,11 @@ class _Worker:
         self._link, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                command, stdin=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**kept, "PYTHONPATH": path}
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**kept, "PYTHONPATH": path},
             )
         self._lines = self._link.makefile("rb")
         try:
