@@ -78,7 +78,7 @@ HOME = {
     "sqlalchemy": ("feedback/", "product/"),
     "pyarrow": ("data/files.py", "feedback/exchange/files.py"),
     "argon2": ("feedback/service/passwords.py",),
-    "markdown_it": ("feedback/service/markdown.py", "rewards/code_blocks.py"),
+    "markdown_it": ("feedback/service/markdown.py", "rewards/code.py"),
     "nh3": ("feedback/service/markdown.py",),
     "latex2mathml": ("feedback/service/markdown.py",),
     "alembic": ("feedback/database.py", "feedback/migrations/"),

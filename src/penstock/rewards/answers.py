@@ -76,8 +76,9 @@ def expected(columns: Mapping[str, Any], column: str) -> list[Answer]:
 
 def _values(given: Any) -> Sequence[Any]:
     """The values of a column: of a list, an array, Arrow's or a published mapping, else the one that it is."""
-    if hasattr(given, "as_py"):
-        given = given.as_py()
+    for name in ("as_py", "to_pylist", "to_list"):
+        if hasattr(given, name):
+            given = getattr(given, name)()
     if isinstance(given, Mapping):
         for answers, others in PUBLISHED:
             if given.keys() <= {*answers.split(), *others.split()}:
@@ -86,9 +87,6 @@ def _values(given: Any) -> Sequence[Any]:
         return [dict(given)]
     if isinstance(given, np.ndarray):
         return list(given) if given.ndim else [given[()]]
-    for name in ("to_pylist", "to_list"):
-        if hasattr(given, name):
-            given = getattr(given, name)()
     return given if isinstance(given, list | tuple) else [given]
 
 

@@ -32,6 +32,14 @@ _MISSING = (
 )
 
 
+def parsed(code: str) -> ast.Module | None:
+    """The syntax tree of Python code; None of what is none, or longer than an answer is."""
+    try:
+        return ast.parse(code) if len(code) <= 200_000 else None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
+
+
 def named(call: ast.AST) -> str:
     """The last name of what an expression calls, "" where it calls nothing by name."""
     function = call.func if isinstance(call, ast.Call) else None

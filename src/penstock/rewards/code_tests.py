@@ -15,8 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from penstock.core.errors import RewardError
-from penstock.rewards.assertions import free_names, functions_of
-from penstock.rewards.code_blocks import parsed
+from penstock.rewards.assertions import free_names, functions_of, parsed
 
 Row = Mapping[str, Any]
 PRELUDE = """

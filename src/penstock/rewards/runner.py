@@ -81,13 +81,13 @@ class Mixture:
     def _part(self, spec: RewardSpec, provided: Mapping[str, RewardFunction], base: Path | None) -> _Part:
         scheme = spec.function.partition(":")[0]
         name = spec.name or (scheme if scheme in ("judge", "clip") else spec.function.rpartition(":")[2].removeprefix("@"))
-        if spec.function in _WITH_PROCESSES and spec.function not in provided:
-            function: RewardFunction = self._with_processes(spec)
-            return _Part(name, function, spec.weight, None, {}, False, is_asynchronous(function))
+        options, deadline = dict(spec.options), spec.deadline
         if spec.function in provided:
             function = provided[spec.function]
         elif spec.function in BUILT_IN:
             function = BUILT_IN[spec.function]
+        elif spec.function in _WITH_PROCESSES:
+            function, options, deadline = self._with_processes(spec), {}, None
         elif scheme in ("model", "judge", "clip"):
             raise SpecError(f'reward "{spec.function}": the model behind it was not loaded; pass it to Mixture as provided')
         elif ":" not in spec.function:
@@ -95,9 +95,8 @@ class Mixture:
             raise SpecError(f'reward "{spec.function}" is unknown; known are: {known}; or write FILE.py:FUNCTION')
         else:
             function = resolve(spec.function, base)
-        whole_group = _takes_group(function, spec)
-        options, asynchronous = dict(spec.options), is_asynchronous(function)
-        return _Part(name, function, spec.weight, spec.deadline, options, whole_group, asynchronous)
+        whole_group = _takes_group(function, spec.function, options)
+        return _Part(name, function, spec.weight, deadline, options, whole_group, is_asynchronous(function))
 
     def _with_processes(self, spec: RewardSpec) -> RewardFunction:
         module, name, options = _WITH_PROCESSES[spec.function]
@@ -204,18 +203,18 @@ class Mixture:
         self._threads.close()
 
 
-def _takes_group(function: Callable[..., Any], spec: RewardSpec) -> bool:
+def _takes_group(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> bool:
     """Whether a function takes whole groups; refuses one that could not be called at all."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions have no signature to look at
         return False
     try:
-        signature.bind(None, None, **spec.options)
+        signature.bind(None, None, **options)
     except TypeError as error:
         raise SpecError(
-            f'reward "{spec.function}" cannot be called as function(sample or group, columns, **options) '
-            f"with options {dict(spec.options)}: {error}"
+            f'reward "{name}" cannot be called as function(sample or group, columns, **options) '
+            f"with options {dict(options)}: {error}"
         ) from error
     return next(iter(signature.parameters)) == "group"
 
