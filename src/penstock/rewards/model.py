@@ -31,11 +31,6 @@ WAYS = ("steps", "minimum", "product", "last", "mean")
 """What is made of the probabilities of a sample's steps."""
 
 
-def same_tokens(sample: Sample, prompt: Prompt) -> IntArray:
-    """The sample's own tokens, for a reward model that shares the policy's tokenizer."""
-    return sample.tokens_T
-
-
 def read_by(own: Text, policy: Text, context: int) -> Prepare:
     """What a reward model with the tokenizer ``own`` reads of a policy's samples: the last ``context`` tokens at most.
 
@@ -96,16 +91,16 @@ def _spoken(tokens: list[int], said: list[Message], prompt: Prompt, policy: Text
 class ModelReward:
     """Scores the samples of a group with a frozen model; an ``async`` reward function of (group, columns).
 
-    ``prepare`` gives the tokens that the model reads (:func:`read_by`). Groups that come in the same turn of the event loop are
-    scored in one call, in a thread of its own; samples of a group are one unit, so that the scorer may share their prompt. Who
-    comes while the thread is busy is not added to a later call: a score depends in its last bits on what else is in the batch,
-    which must not depend on the clock.
+    ``prepare`` gives the tokens that the model reads (:func:`read_by`), else they are the sample's own. Groups that come in the
+    same turn of the event loop are scored in one call, in a thread of its own; samples of a group are one unit, so that the
+    scorer may share their prompt. Who comes while the thread is busy is not added to a later call: a score depends in its last
+    bits on what else is in the batch, which must not depend on the clock.
     """
 
     _output: ClassVar[str] = "score"
     """The model's output that is asked for."""
 
-    def __init__(self, scorer: Scorer, name: str, prepare: Prepare = same_tokens) -> None:
+    def __init__(self, scorer: Scorer, name: str, prepare: Prepare = lambda sample, prompt: sample.tokens_T) -> None:
         self.name = name
         self._scorer = scorer
         self._prepare = prepare
