@@ -81,7 +81,8 @@ class Mixture:
     def _part(self, spec: RewardSpec, provided: Mapping[str, RewardFunction], base: Path | None) -> _Part:
         scheme = spec.function.partition(":")[0]
         name = spec.name or (scheme if scheme in ("judge", "clip") else spec.function.rpartition(":")[2].removeprefix("@"))
-        options, deadline = dict(spec.options), spec.deadline
+        options: Mapping[str, Any] = spec.options
+        deadline: float | None = spec.deadline
         if spec.function in provided:
             function = provided[spec.function]
         elif spec.function in BUILT_IN:
