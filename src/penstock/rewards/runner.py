@@ -128,22 +128,19 @@ class Mixture:
         return replace(group, samples=tuple(samples))
 
     async def _ask(self, part: _Part, group: Group) -> list[_Outcome]:
-        if not part.whole_group:
-            return list(await asyncio.gather(*(self._ask_sample(part, group, sample) for sample in group.samples)))
-        scores = await self._call(part, group, group.prompt.columns, str(group.key))
+        columns, subjects = group.prompt.columns, [group] if part.whole_group else group.samples
+        scores: Any = await asyncio.gather(*(self._call(part, subject, columns) for subject in subjects))
+        if part.whole_group:
+            (scores,) = scores
         if isinstance(scores, RewardError):
             return [scores] * len(group.samples)
         if not isinstance(scores, list) or len(scores) != len(group.samples):
             given = f"{len(scores)} scores" if isinstance(scores, list) else f"{scores!r:.60}"
             fix = f"return a list of {len(group.samples)}, one a sample"
-            return [_failure(part, f"returned {given}", str(group.key), fix)] * len(group.samples)
+            return [_failure(part, f"returned {given}", group, fix)] * len(group.samples)
         return [_read_score(part, sample, score) for sample, score in zip(group.samples, scores, strict=True)]
 
-    async def _ask_sample(self, part: _Part, group: Group, sample: Sample) -> _Outcome:
-        score = await self._call(part, sample, group.prompt.columns, str(sample.key))
-        return score if isinstance(score, RewardError) else _read_score(part, sample, score)
-
-    async def _call(self, part: _Part, subject: Group | Sample, columns: Mapping[str, Any], key: str) -> Any:
+    async def _call(self, part: _Part, subject: Group | Sample, columns: Mapping[str, Any]) -> Any:
         """What the function returns, or the failure of this call."""
         own = dict(columns)  # a reward that changes its columns must not change what siblings see
         try:
@@ -151,15 +148,15 @@ class Mixture:
                 return _plain(await bounded(part.function(subject, own, **part.options), part.deadline))
             return _plain(await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline))
         except StuckError as error:
-            raise StuckError(f'reward "{part.name}" on prompt {key}: {error}') from error
+            raise StuckError(f'reward "{part.name}" on prompt {subject.key}: {error}') from error
         except DeadlineError as error:
-            return _failure(part, str(error), key)
+            return _failure(part, str(error), subject)
         except PenstockError as error:
-            return _failure(part, "failed", key, str(error))
+            return _failure(part, "failed", subject, str(error))
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{error} ({Path(place.filename).name}:{place.lineno})"
-            return _failure(part, f"raised {type(error).__name__}", key, where)
+            return _failure(part, f"raised {type(error).__name__}", subject, where)
 
     def _combine(self, sample: Sample, outcomes: list[_Outcome]) -> Sample:
         actions = int(np.count_nonzero(sample.action_T))
@@ -221,19 +218,19 @@ def _takes_group(function: Callable[..., Any], name: str, options: Mapping[str, 
 
 
 def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
-    """Check one score: a finite number, one finite number an action token, or None."""
-    if score is None:
-        return None
-    key, actions = str(sample.key), int(np.count_nonzero(sample.action_T))
+    """Check one score: a finite number, one finite number an action token, or None. A failure stays one."""
+    if score is None or isinstance(score, RewardError):
+        return score
+    actions = int(np.count_nonzero(sample.action_T))
     values = [value for value in score if value is not None] if isinstance(score, list) else [score]
     if not all(isinstance(value, int | float | np.floating) for value in values):
         fix = "return a number, a list of numbers (one an action token), or None"
-        return _failure(part, f"returned {type(score).__name__} {score!r:.60}", key, fix)
+        return _failure(part, f"returned {type(score).__name__} {score!r:.60}", sample, fix)
     if isinstance(score, list) and len(score) != actions:
         fix = f"return one for each of the {actions} action tokens"
-        return _failure(part, f"returned {len(score)} numbers", key, fix)
+        return _failure(part, f"returned {len(score)} numbers", sample, fix)
     if not all(abs(value) <= LARGEST_REWARD for value in values):
-        return _failure(part, f"returned {score!r:.60}", key, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
+        return _failure(part, f"returned {score!r:.60}", sample, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
     return np.array(score, np.float64) if isinstance(score, list) else float(score)  # None becomes NaN
 
 
@@ -244,5 +241,5 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _failure(part: _Part, what: str, key: str, detail: str = "") -> RewardError:
-    return RewardError(f'RewardError: reward "{part.name}" {what} on prompt {key}' + (f": {detail}" if detail else ""))
+def _failure(part: _Part, what: str, subject: Group | Sample, detail: str = "") -> RewardError:
+    return RewardError(f'RewardError: reward "{part.name}" {what} on prompt {subject.key}' + (f": {detail}" if detail else ""))
