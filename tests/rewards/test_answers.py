@@ -10,7 +10,7 @@ from reward_examples import make_sample
 
 from penstock.core.errors import RewardError
 from penstock.rewards.answers import answer_of, expected, statement
-from penstock.rewards.exact import contains, exact_match, find_last_number, last_number
+from penstock.rewards.built_in import contains, exact_match, find_last_number, last_number
 
 TRIVIA = {
     "value": "Sunset Blvd",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.rewards.code_blocks import find_code
+from penstock.rewards.code import find_code
 
 CODE = "def add(a, b):\n    return a + b"
 FENCED = f"```python\n{CODE}\n```"

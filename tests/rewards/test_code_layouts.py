@@ -107,6 +107,7 @@ ROWS = {
     "CodeContests": (CONTESTS, STDIN, "print(3)"),
     "Codeforces": ({"official_tests": [{"input": "1 2", "output": "3"}], "input_mode": "stdio", "interaction_format": None, "generated_checker": None}, STDIN, "print(4)"),
     "HumanEval's check in a column of one's own": ({"tests": "def check(candidate):\n    assert candidate(1, 2) == 3", "entry_point": "add"}, ADD, "def add(a, b): return 4"),
+    "HumanEval's check in a column of one's own, a continuation": ({"tests": "def check(candidate):\n    assert candidate(1, 2) == 3", "entry_point": "add", "prompt": 'def add(a, b):\n    """ Adds. """\n'}, "    return a + b", "    return 4"),
     "a function that a test calls": ({"tests": "def test_it():\n    assert add(1, 2) == 3"}, ADD, "def add(a, b): return 4"),
 }  # fmt: skip
 

@@ -90,6 +90,7 @@ ASSERTING = {
     "a checker that is called": "def check(candidate):\n    assert candidate(1) == 2\ncheck(f)",
     "a decision to raise": "if f(1) != 2:\n    raise ValueError",
     "a decision to fail": "if f(1) != 2:\n    assert False, 'no'",
+    "a decision to fail as pytest does": "import pytest\nif f(1) != 2:\n    pytest.fail('no')",
     "an error that must come": "try:\n    f('a')\n    assert False\nexcept TypeError:\n    pass",
     "unittest": "import unittest\nclass Cases(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(1), 2)",
     "unittest with parts": "import unittest\nclass TestF(unittest.TestCase):\n    def test_it(self):\n        for i in range(3):\n            with self.subTest(i=i): self.assertEqual(f(i), i + 1)\nunittest.main()",

@@ -31,7 +31,7 @@ from penstock.core.types import Group, Prompt, Sampling
 from penstock.data.resolve import register
 from penstock.models.clip import Clip
 from penstock.models.files import save_model
-from penstock.rewards.judge import question, read_number
+from penstock.rewards.looking import question, read_number
 from penstock.runtime import launch
 from penstock.runtime.build import Models, StageRewards
 from penstock.runtime.check import check_rewards

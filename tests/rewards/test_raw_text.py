@@ -8,7 +8,7 @@ from penstock.core.types import Group, Prompt, Request, SampleKey, Sampling
 from penstock.models.sequence_state import SequenceState
 from penstock.models.text import train_tokenizer
 from penstock.net.group_table import group_of, table_of
-from penstock.rewards.process import steps_of
+from penstock.rewards.model import steps_of
 from penstock.serve.transport import sample_of, sample_to
 
 

@@ -15,16 +15,12 @@ if TYPE_CHECKING:
     from penstock.core.types import Sample
 
 Answer = str | Decimal
-PUBLISHED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "aliases": (
-        ("value", "aliases", "normalized_value", "normalized_aliases"),
-        ("matched_wiki_entity_name", "normalized_matched_wiki_entity_name", "type"),
-    ),
-    "text": (("text",), ("answer_start",)),
-    "ground_truth": (("ground_truth",), ("style",)),
-}
-"""Columns of TriviaQA, SQuAD and verl, by a key that each has: the keys that hold right answers, and those that hold none."""
-
+PUBLISHED = (
+    ("value aliases normalized_value normalized_aliases", "matched_wiki_entity_name normalized_matched_wiki_entity_name type"),
+    ("text", "answer_start"),
+    ("ground_truth", "style"),
+)
+"""Columns of TriviaQA, SQuAD and verl: the keys that hold right answers, and those that hold none."""
 LONGEST = 200
 """Characters that a statement of an answer has at most."""
 _MARKS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -80,19 +76,17 @@ def expected(columns: Mapping[str, Any], column: str) -> list[Answer]:
 
 def _values(given: Any) -> Sequence[Any]:
     """The values of a column: of a list, an array, Arrow's or a published mapping, else the one that it is."""
-    if hasattr(given, "as_py"):
-        given = given.as_py()
-    if isinstance(given, Mapping):
-        kind = next((key for key in PUBLISHED if key in given), None)
-        answers, others = PUBLISHED[kind] if kind else ((), ())
-        if kind is None or given.keys() - {*answers, *others}:
-            return [dict(given)]
-        return [value for key in answers if given.get(key) is not None for value in _values(given[key])]
-    if isinstance(given, np.ndarray):
-        return list(given) if given.ndim else [given[()]]
-    for name in ("to_pylist", "to_list"):
+    for name in ("as_py", "to_pylist", "to_list"):
         if hasattr(given, name):
             given = getattr(given, name)()
+    if isinstance(given, Mapping):
+        for answers, others in PUBLISHED:
+            if given.keys() <= {*answers.split(), *others.split()}:
+                there = [given[key] for key in answers.split() if given.get(key) is not None]
+                return [value for each in there for value in _values(each)]
+        return [dict(given)]
+    if isinstance(given, np.ndarray):
+        return list(given) if given.ndim else [given[()]]
     return given if isinstance(given, list | tuple) else [given]
 
 

@@ -22,11 +22,22 @@ import unittest
 from typing import Any
 
 from penstock.rewards import pytests
-from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported
+from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported, is_remote
 
 _NOTES = "__noted__"
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_MOCKS = "a test replaces parts of the tested code (unittest.mock), which runs in a process of its own"
+_MISSING = (
+    "a test imports {name}, which tests do not have: the option packages adds folders to import from, and the tested code is "
+    "the module solution, in a process of its own, where nothing can be replaced (mocked)"
+)
+
+
+def parsed(code: str) -> ast.Module | None:
+    """The syntax tree of Python code; None of what is none, or longer than an answer is."""
+    try:
+        return ast.parse(code) if len(code) <= 200_000 else None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return None
 
 
 def named(call: ast.AST) -> str:
@@ -80,53 +91,50 @@ class _Counting(ast.NodeTransformer):
         name = named(node)
         return (name.startswith("assert") and name not in self._own) or name in ("raises", "fail")
 
-    def _fails(self, node: ast.AST) -> bool:
+    def _may_fail(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Raise | ast.Assert) or (isinstance(node, ast.Expr) and self._asserts(node.value))
 
-    @staticmethod
-    def _noted(node: ast.AST, after: bool = True, what: str = "held") -> list[ast.AST]:
-        note = ast.parse(f"{_NOTES}.add('{what}')").body[0]
-        return [node, note] if after else [note, node]
-
     def visit_Assert(self, node: ast.Assert) -> Any:
-        return self._noted(node)
+        return [node, *_note("held")]
 
     def visit_Expr(self, node: ast.Expr) -> Any:
         if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in ("unittest.main", "pytest.main"):
             return ast.Pass()  # its functions are called one by one
-        return self._noted(node) if self._asserts(node.value) else node
+        return [node, *_note("held")] if self._asserts(node.value) else node
 
     def visit_With(self, node: ast.With) -> Any:
         self.generic_visit(node)
-        return self._noted(node) if any(self._asserts(item.context_expr) for item in node.items) else node
+        return [node, *_note("held")] if any(self._asserts(item.context_expr) for item in node.items) else node
 
     def visit_If(self, node: ast.If) -> Any:
-        parts = [*node.body, *node.orelse]
-        decides = any(isinstance(each, ast.Raise) or (isinstance(each, ast.Assert) and not _may_hold(each)) for each in parts)
+        decides = any(map(_fails, [*node.body, *node.orelse]))
         self.generic_visit(node)
-        return self._noted(node, after=False) if decides else node
+        return [*_note("held"), node] if decides else node
 
     def visit_For(self, node: ast.For) -> Any:
-        fails = any(map(self._fails, node.body))
+        asserts = any(map(self._may_fail, node.body))
         self.generic_visit(node)
-        return self._noted(node, after=False, what="met") if fails else node
+        return [*_note("met"), node] if asserts else node
 
     def visit_Try(self, node: ast.Try) -> Any:
-        wanted = any(map(self._fails, [*node.body, *node.orelse]))  # then the error that it catches is what it wants
+        wanted = any(map(self._may_fail, [*node.body, *node.orelse]))  # then the error that it catches is what it wants
         self.generic_visit(node)
         for handler in node.handlers:
-            kinds = {ast.unparse(each) for each in _members(handler.type)}
-            if wanted and not kinds & {"", "Exception", "BaseException", "AssertionError"}:
-                handler.body[:0] = ast.parse(f"{_NOTES}.add('held')").body
+            caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type] if handler.type else []
+            kinds = set(map(ast.unparse, caught)) or {"BaseException"}
+            if wanted and not kinds & {"Exception", "BaseException", "AssertionError"}:
+                handler.body[:0] = _note("held")
         return node
 
 
-def _may_hold(node: ast.Assert) -> bool:
-    return not isinstance(node.test, ast.Constant) or bool(node.test.value)
+def _note(what: str) -> list[ast.stmt]:
+    return ast.parse(f"{_NOTES}.add('{what}')").body
 
 
-def _members(node: ast.expr | None) -> list[ast.expr]:
-    return node.elts if isinstance(node, ast.Tuple) else [node or ast.Name("")]
+def _fails(node: ast.AST) -> bool:
+    """Whether a statement fails for certain, so that what decides about it is what is tested."""
+    false = isinstance(node, ast.Assert) and isinstance(node.test, ast.Constant) and not node.test.value
+    return false or isinstance(node, ast.Raise) or (isinstance(node, ast.Expr) and named(node.value) == "fail")
 
 
 class Judge:
@@ -140,46 +148,28 @@ class Judge:
             if isinstance(value, Remote) and name[0].isupper():
                 vars(value)["_class"] = True
 
-    def _import(self, name: str, *arguments: Any) -> Any:
-        if name == "unittest.mock" or (name == "unittest" and "mock" in ([*arguments, (), (), ()][2] or ())):
-            raise Unsupported(_MOCKS)
-        try:
-            return builtins.__import__(name, *arguments)
-        except ModuleNotFoundError as error:
-            raise _Missing(
-                f"a test imports {error.name}, which programs of the sandbox do not have; the tested code is the module "
-                "solution, and the option packages adds folders to import from"
-            ) from None
-
-    def _space(self, tree: ast.Module, entry: str) -> dict[str, Any]:
+    def _space(self, tree: ast.Module) -> dict[str, Any]:
         """What a test sees: of the tested code, names that nothing of the judge's has."""
         free = free_names(tree)
-        owners = [each.value for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
-        bases = [each.id for each in owners if isinstance(each, ast.Name)]
-        loads = [each.id for each in ast.walk(tree) if isinstance(each, ast.Name)]
-        modules = {each for each in free & sys.stdlib_module_names if bases.count(each) == loads.count(each)}
+        owners = {each.value for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+        alone = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and each not in owners}
+        modules = free & sys.stdlib_module_names - alone  # used as modules alone
         # A function under test may have a builtin's name (MBPP has sum); so it is where a test is about nothing else.
-        asked = bool(entry) or any("solution" in ast.unparse(each) for each in ast.walk(tree) if isinstance(each, _IMPORTS))
+        asked = any("solution" in ast.unparse(each) for each in ast.walk(tree) if isinstance(each, _IMPORTS))
         hidden = set(dir(builtins)) if asked or free - set(dir(builtins)) - modules else set()
         own = {name: value for name, value in self._names.items() if name not in hidden | modules}
         solution: Any = types.ModuleType("solution")
         vars(solution).update(self._names, __all__=list(own))
-        sys.modules.update(solution=solution, pytest=pytests.module())
-        trusted = {**vars(builtins), "__import__": self._import}
-        return {
-            **{name: importlib.import_module(name) for name in modules}, **own,
-            "__name__": "tests", "__builtins__": trusted, _NOTES: self._notes,
-        }  # fmt: skip
+        sys.modules.update({"solution": solution, "pytest": pytests.module(), "unittest.mock": None})  # type: ignore[dict-item]
+        return {**{name: importlib.import_module(name) for name in modules}, **own, "__name__": "tests", _NOTES: self._notes}
 
-    def code(self, code: str, only: str = "", entry: str = "") -> str:
+    def code(self, code: str, only: str) -> str:
         """``passed``, ``skipped``, or ``nothing`` where nothing was asserted; raises where it fails."""
         tree = ast.parse(code)
-        space = self._space(tree, entry)
+        space = self._space(tree)
         tree = ast.fix_missing_locations(_Counting(tree).visit(tree))
         try:
             exec(compile(tree, "tests.py", "exec"), space)
-            if entry:
-                space["check"](self._names[entry])
             if only:
                 self._function(space, *only.split("."))
         except unittest.SkipTest:
@@ -196,8 +186,10 @@ class Judge:
         for arguments in pytests.cases(found, function):
             with contextlib.ExitStack() as stack:
                 for each in ("setup_class", "setup_method", "setup") if method else ("setup_function",):
-                    _call(getattr(instance, each, None) if method else space.get(each), function)
-                given = pytests.arguments(function, arguments, {**space, **_methods(instance)}, stack)
+                    hook = getattr(instance, each, None) if method else space.get(each)
+                    if hook is not None:
+                        hook(*([function] if inspect.signature(hook).parameters else []))
+                given = pytests.arguments(function, arguments, lambda name: getattr(instance, name, space.get(name)), stack)
                 result = function(**given)
                 if inspect.iscoroutine(result):
                     importlib.import_module("asyncio").run(result)
@@ -208,19 +200,6 @@ class Judge:
             arguments = [_numbered(arguments[0])]
             wanted = [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
         return "passed" if same(self._line.ask("find", name)(*arguments), wanted, rule) else "failed"
-
-
-class _Missing(Unsupported, ModuleNotFoundError):
-    """A test imports what is not there; it may be ready for that."""
-
-
-def _methods(instance: Any) -> dict[str, Any]:
-    return {name: getattr(instance, name) for name in dir(instance) if name[0] != "_"} if instance is not None else {}
-
-
-def _call(hook: Any, function: Any) -> None:
-    if hook is not None:
-        hook(*([function] if len(inspect.signature(hook).parameters) else []))
 
 
 def _numbered(value: Any) -> Any:
@@ -276,6 +255,8 @@ def main() -> None:
     except Unsupported as error:
         answer = {"verdict": "unsupported", "why": str(error)}
     except BaseException as error:
-        answer = {"verdict": "failed", "why": type(error).__name__}
+        answer = {"verdict": "failed"}
+        if isinstance(error, ModuleNotFoundError) and not is_remote(error):
+            answer = {"verdict": "unsupported", "why": _MISSING.format(name=error.name)}
     os.write(verdicts, json.dumps(answer).encode())
     os._exit(0)

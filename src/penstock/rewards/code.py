@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markdown_it import MarkdownIt
+
 from penstock.core.errors import RewardError, SpecError
-from penstock.rewards.code_blocks import find_code, parsed
-from penstock.rewards.code_tests import PRELUDE, Asserts, Call, Pair, Tests, prints, read_tests
+from penstock.rewards.assertions import parsed
+from penstock.rewards.code_tests import Asserts, Case, Pair, prints, read_tests
 from penstock.sandbox import Limits, Program, open_sandbox
 
 if TYPE_CHECKING:
@@ -26,6 +30,14 @@ _NOTHING = (
     "nothing was asserted, so that any answer would pass: {where}; write assert f(1) == 2, call the functions that assert "
     "(those named test… are called), and give HumanEval's check its column entry_point"
 )
+# Without these rules a fence counts wherever it is: far to the right of a list's text, or right after a tag like </think>.
+_READER = MarkdownIt("commonmark").disable(["code", "html_block", "reference", "lheading", "inline"])
+_PYTHON = re.compile(r"\W*(?:i?python|py)[\d.]*(?![\w+#])", re.IGNORECASE)
+_THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)|\A.*?</think>[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^([^\n`~]*[^\s`~>])[ \t]*(```+|~~~+)[ \t]*((?:[a-z]*py[a-z0-9.]*)?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+"""A fence at the end of a line of text or code, where Markdown knows none."""
+_LAZY = re.compile(r"^(?=[ \t]*(?:```|~~~))", re.MULTILINE)
+"""The beginning of a line with a fence; after an empty line no paragraph can swallow it."""
 
 
 class CodeReward:
@@ -64,11 +76,11 @@ class CodeReward:
         if not code.strip():
             return 0.0
         if self._fraction:
-            verdicts = await asyncio.gather(*(self._verdict(code, tests, case) for case in tests.cases))
+            verdicts = await asyncio.gather(*(self._verdict(tests.before, code, case) for case in tests.cases))
         else:
             verdicts = []
             for case in tests.cases:
-                verdicts.append(await self._verdict(code, tests, case))
+                verdicts.append(await self._verdict(tests.before, code, case))
                 if verdicts[-1] == "failed":  # the first failure decides
                     return 0.0
         counted = [verdict == "passed" for verdict in verdicts if verdict != "skipped"]
@@ -76,15 +88,13 @@ class CodeReward:
             raise RewardError(_NOTHING.format(where="all tests of the row are skipped"))
         return sum(counted) / len(counted)
 
-    async def _verdict(self, code: str, tests: Tests, case: Pair | Call | Asserts) -> str:
+    async def _verdict(self, before: str, code: str, case: Case) -> str:
         """``passed``, ``failed`` or ``skipped``."""
         if isinstance(case, Pair):
-            started = f"exec({PRELUDE!r})\nexec(compile({code!r}, 'main.py', 'exec'))" if tests.prelude else code
+            started = f"exec({before!r})\nexec(compile({code!r}, 'main.py', 'exec'))" if before else code
             outcome = await self._sandbox.run(Program(code=started, stdin=case.given))
             return "passed" if outcome.ok and prints(outcome.stdout, case.wanted, case.rule) else "failed"
-        pieces = [*([PRELUDE] if tests.prelude else []), *([tests.prompt] if tests.prompt else []), code]
-        if tests.prompt and parsed(code) is None:  # it goes on where the prompt ends
-            pieces[-2:] = [tests.prompt + code]
+        pieces = [before + code] if parsed(code) is None else [before, code]  # what is no code goes on where a prompt ends
         files = {**_HARNESS, "solution.json": json.dumps(pieces).encode()}
         program = Program(code=_START, stdin=json.dumps(dataclasses.asdict(case)), files=files)
         try:
@@ -101,3 +111,39 @@ class CodeReward:
     def close(self) -> None:
         """End the sandbox's processes."""
         self._sandbox.close()
+
+
+def find_code(text: str, names: Collection[str] = ()) -> str:
+    """The last block of Python that defines one of the ``names``, or the last at all; the whole text where it has no block.
+
+    Blocks may be unclosed, in lists and quotes, and are marked as Python; or as nothing, if they are Python and no data. What
+    comes before the end of the model's thoughts is none of the answer.
+    """
+    text = _THOUGHT.sub("", text.replace("\r\n", "\n"), count=1)
+    found: list[str] = []
+    for written in (text, _LAZY.sub("\n", text), _LAZY.sub("\n", _FENCE.sub(r"\1\n\2\3", text))):
+        blocks = _blocks(written)
+        found = [block for block in blocks if any(_defines(name, block) for name in names)] or blocks or found
+        if found and parsed(found[-1]) is not None:
+            break
+    inline = re.fullmatch(r"\s*(`{1,3})(?:python\s|py\s)?([^`]+)\1\s*", text)
+    return found[-1] if found else inline[2] if inline else text
+
+
+def _defines(name: str, code: str) -> bool:
+    return bool(re.search(rf"^\s*(?:async )?(?:def|class) +{re.escape(name)}\b|^{re.escape(name)} *[:=]", code, re.MULTILINE))
+
+
+def _blocks(text: str) -> list[str]:
+    """The blocks that may be the answer; of those without a mark the last, where no block is Python for certain."""
+    fences = [token for token in _READER.parse(text) if token.type == "fence" and token.content.strip()]
+    bare = [token.content for token in fences if not token.info.strip()]
+    sure = [token.content for token in fences if _PYTHON.match(token.info) or (not token.info.strip() and _does(token.content))]
+    return sure or bare[-1:]
+
+
+def _does(code: str) -> bool:
+    """Whether it is Python that does something, which no output or input of a program does."""
+    tree = parsed(code)
+    idle = (ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.UnaryOp, ast.BinOp, ast.Attribute)
+    return tree is not None and any(not (isinstance(each, ast.Expr) and isinstance(each.value, idle)) for each in tree.body)

@@ -15,8 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from penstock.core.errors import RewardError
-from penstock.rewards.assertions import free_names, functions_of
-from penstock.rewards.code_blocks import parsed
+from penstock.rewards.assertions import free_names, functions_of, parsed
 
 Row = Mapping[str, Any]
 PRELUDE = """
@@ -54,21 +53,22 @@ class Call:
 
 @dataclass(frozen=True)
 class Asserts:
-    """Code that asserts; ``only`` one function of it, or its ``check`` of the function ``entry``."""
+    """Code that asserts; ``only`` one function of it, if there is a name."""
 
     code: str
     only: str = ""
-    entry: str = ""
+
+
+Case = Pair | Call | Asserts
 
 
 @dataclass(frozen=True)
 class Tests:
-    """The tests of a row, and the ``names`` that they call. ``PRELUDE`` or a ``prompt`` runs before the answer."""
+    """The tests of a row, the ``names`` that they call, and code ``before`` the answer, from which it may go on."""
 
-    cases: tuple[Pair | Call | Asserts, ...]
-    names: frozenset[str] = frozenset()
-    prelude: bool = False
-    prompt: str = ""
+    cases: Sequence[Case]
+    names: frozenset[str]
+    before: str
 
 
 def read_tests(columns: Row, column: str) -> Tests:
@@ -78,80 +78,99 @@ def read_tests(columns: Row, column: str) -> Tests:
         RewardError: there are none; or they have another form, which is named.
     """
     row = {name: value for name, value in columns.items() if value is not None}
-    shown = next((names for names in LAYOUTS if set(names.split()) <= row.keys()), None)
+    entry, prompt = str(row.get("entry_point", "")), row.get("prompt")
     if column in row and not any(column in names.split() for names in LAYOUTS):
-        tests = _values(row[column], f'column "{column}"', row)
-    elif shown is None:
+        cases = _cases(row[column], f'column "{column}"', entry=entry)
+    else:
+        cases = _published(row, column)
+    if not cases:
+        raise RewardError(f"the row holds no tests (its list is empty): {', '.join(row)}; leave the row out")
+    names = {each.name for each in cases if isinstance(each, Call)}
+    for code in {each.code for each in cases if isinstance(each, Asserts)}:
+        names |= free_names(ast.parse(code))
+    before = PRELUDE if any(each.rule not in ("lines", "tokens") for each in cases if not isinstance(each, Asserts)) else ""
+    if entry and isinstance(prompt, str) and f"def {entry}" in prompt and parsed(prompt) is not None:
+        before = prompt
+    return Tests(tuple(cases), frozenset(names), before)
+
+
+def _published(row: Row, column: str) -> list[Case]:
+    """The tests of the first of the published layouts that has its columns in the row."""
+    read = next((LAYOUTS[names] for names in LAYOUTS if set(names.split()) <= row.keys()), None)
+    if read is None:
         raise RewardError(
             f'column "{column}" holds no tests, and no published layout was recognised; {_FORMS}, or name another column; '
-            f"columns there are: {', '.join(map(str, columns))}"
+            f"columns there are: {', '.join(map(str, row))}"
         )
-    else:
-        read = LAYOUTS[shown]
-        if isinstance(read, str):
-            raise RewardError(f"{read}; give the column tests, or leave these rows out")
-        tests = read(row)
-    if not tests.cases:
-        raise RewardError(f"the row holds no tests (its list is empty): {', '.join(row)}; leave the row out")
-    names = {each.name for each in tests.cases if isinstance(each, Call)}
-    for each in {each.code: each for each in tests.cases if isinstance(each, Asserts)}.values():
-        names |= free_names(ast.parse(each.code)) | {each.entry} - {""}
-    return Tests(tests.cases, frozenset(names), tests.prelude, tests.prompt)
-
-
-def _values(value: Any, where: str, row: Row, rule: str = "lines") -> Tests:
-    """Tests as values or JSON text: pairs, lists of inputs and outputs, calls, or code."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
-        with contextlib.suppress(ValueError):  # a piece of code may begin with a bracket too
-            value = json.loads(value)
-    if isinstance(value, Mapping) and {"inputs", "outputs"} <= value.keys():
-        return _in_and_out(value, where)
-    listed = list(value) if isinstance(value, list | tuple) else [value]
-    cases: list[Pair | Call | Asserts] = []
-    for number, test in enumerate(listed):
-        if isinstance(test, str) and test.strip():
-            cases += _code(test, where, str(row.get("entry_point", "")))
-        elif isinstance(test, Mapping):
-            cases.append(_test(test, f"{where}, test {number}", rule))
-        else:
-            raise RewardError(f"{where}, test {number}: {_shown(test)} is no test; {_FORMS}")
-    published = any(isinstance(each, Mapping) and {"testtype", "type"} & each.keys() for each in listed)
-    return Tests(tuple(cases), prelude=published)
+    if isinstance(read, str):
+        raise RewardError(f"{read}; give the column tests, or leave these rows out")
+    for name, why in _OTHERWISE.items():
+        if row.get(name):
+            raise RewardError(
+                f"a problem of this row {why} ({name}: {row[name]!r:.60}), which is not carried out; leave it out"
+            )
+    return read(row)
 
 
 _FORMS = 'give {"input": …, "output": …}, {"inputs": […], "outputs": […]}, or code with assertions'
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else text[:57] + "…"
+def _cases(value: Any, where: str, rules: tuple[str, str] | None = None, entry: str = "") -> list[Case]:
+    """Tests as values or text of them: pairs, lists of inputs and outputs, calls, or code. ``rules``: of pairs and of calls."""
+    value = _read(value)
+    if isinstance(value, Mapping) and {"inputs", "outputs"} <= value.keys():
+        value, rules = _tests(value, where), rules or ("close", "wrapped")
+    cases: list[Case] = []
+    for number, test in enumerate(value if isinstance(value, list | tuple) else [value]):
+        if isinstance(test, str) and test.strip():
+            cases += _code(test, where, entry)
+        elif isinstance(test, Mapping):
+            cases.append(_case(test, f"{where}, test {number}", rules))
+        else:
+            raise RewardError(f"{where}, test {number}: {test!r:.60} is no test; {_FORMS}")
+    return cases
+
+
+def _tests(value: Row, where: str) -> list[Row]:
+    """``inputs`` and ``outputs``, of calls where there is an ``fn_name`` (APPS, TACO, Eurus-2, DeepCoder), one by one."""
+    _known(value, "inputs outputs fn_name", where)
+    given, wanted, name = value["inputs"], value["outputs"], value.get("fn_name")
+    if not isinstance(given, list | tuple) or not isinstance(wanted, list | tuple) or len(given) != len(wanted):
+        raise RewardError(f"{where}: inputs and outputs are lists of one length; they are {given!r:.60} and {wanted!r:.60}")
+    return [{"input": one, "output": other, "fn_name": name} for one, other in zip(given, wanted, strict=True)]
+
+
+def _case(test: Row, where: str, rules: tuple[str, str] | None) -> Pair | Call:
+    """One test with ``input`` and ``output``; by ``type`` or ``testtype`` a call of a function."""
+    _known(test, "input output type testtype fn_name metadata", where)
+    meta = test.get("metadata") or {}
+    _known(meta, "func_name", f"{where}, metadata")
+    if "input" not in test or "output" not in test:
+        raise RewardError(f"{where}: it needs input and output; {_FORMS}")
+    given, wanted, kind = test["input"], test["output"], test.get("testtype") or test.get("type")
+    if rules is None:
+        rules = ("decimal", "exact") if test.get("testtype") else ("close" if kind else "lines", "wrapped")
+    name = test.get("fn_name") or meta.get("func_name")
+    if kind in ("stdin", "stdin_stdout") or (kind is None and not name):
+        return Pair(_text(given, where), _text(wanted, where), rules[0])
+    if kind not in (None, "functional", "function_call"):
+        raise RewardError(f'{where}: type "{kind}" is unknown; known are stdin, stdin_stdout, functional and function_call')
+    if not name:
+        raise RewardError(f"{where}: a functional test needs fn_name or metadata.func_name")
+    if isinstance(given, list | tuple):
+        return Call(name, list(given), wanted, rules[1])
+    try:
+        return Call(name, [json.loads(line) for line in given.strip().split("\n")], json.loads(wanted), rules[1])
+    except (AttributeError, ValueError, TypeError):
+        raise RewardError(
+            f"{where}: arguments of {name} are a list, or lines of JSON, like the output; they are {given!r:.60}"
+        ) from None
 
 
 def _known(test: Row, names: str, where: str) -> None:
     unknown = [str(name) for name, value in test.items() if name not in names.split() and value is not None]
     if unknown:
         raise RewardError(f"{where}: unknown keys {', '.join(unknown)}; known are {names}")
-
-
-def _test(test: Row, where: str, rule: str = "lines") -> Pair | Call:
-    """One test with ``input`` and ``output``; by ``type`` or ``testtype`` a call of a function."""
-    _known(test, "input output type testtype fn_name metadata", where)
-    meta = test.get("metadata") or {}
-    _known(meta, "func_name", f"{where}, metadata")
-    kind = test.get("testtype") or test.get("type")
-    name = test.get("fn_name") or meta.get("func_name")
-    if "input" not in test or "output" not in test:
-        raise RewardError(f"{where}: it needs input and output; {_FORMS}")
-    if kind not in (None, "stdin", "stdin_stdout", "functional", "function_call"):
-        raise RewardError(f'{where}: type "{kind}" is unknown; known are stdin, stdin_stdout, functional and function_call')
-    if kind in ("functional", "function_call") or (kind is None and name):
-        if not name:
-            raise RewardError(f"{where}: a functional test needs fn_name or metadata.func_name")
-        how = "printed" if rule == "stripped" else "exact" if test.get("testtype") else "wrapped"
-        return _called(name, test["input"], test["output"], how, where)
-    if rule == "lines" and kind is not None:
-        rule = "decimal" if test.get("testtype") else "close"
-    return Pair(_text(test["input"], where), _text(test["output"], where), rule)
 
 
 def _text(value: Any, where: str) -> str:
@@ -161,81 +180,50 @@ def _text(value: Any, where: str) -> str:
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return "\n".join(value)
     raise RewardError(
-        f"{where}: {_shown(value)} is no text and no list of lines; write the text itself, as a program reads or prints it"
+        f"{where}: {value!r:.60} is no text and no list of lines; write the text itself, as a program reads or prints it"
     )
 
 
-def _called(name: str, given: Any, wanted: Any, rule: str, where: str) -> Call:
-    """A call whose arguments are a list, or lines of JSON with a value of JSON."""
-    if isinstance(given, str):
-        try:
-            given = [json.loads(line) for line in given.strip().split("\n")]
-            wanted = json.loads(wanted)
-        except (ValueError, TypeError):
-            raise RewardError(f"{where}: arguments of {name} are lines of JSON, like the output: {_shown(given)}") from None
-    elif isinstance(given, list | tuple):
-        given = list(given)
-    else:
-        raise RewardError(f"{where}: arguments of {name} are a list, or lines of JSON; they are {_shown(given)}")
-    return Call(name, given, wanted, rule)
-
-
-def _code(code: str, where: str, entry: str = "") -> list[Asserts]:
-    """A piece of code as tests: each function that pytest would call, or all of it."""
+def _code(code: str, where: str, entry: str = "") -> list[Case]:
+    """A piece of code as tests: each function that pytest would call, or all of it; HumanEval's ``check`` of ``entry``."""
     tree = parsed(code)
+    if tree is not None and entry and any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
+        code = f"{code}\nfrom solution import {entry} as candidate\ncheck(candidate)\n"
+        tree = parsed(code)
     if tree is None:
-        raise RewardError(f"{where}: a test is no Python: {_shown(code)}")
+        raise RewardError(f"{where}: a test is no Python: {code!r:.60}")
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare):
             raise RewardError(f"{where}: a test compares without asserting; write: assert {ast.unparse(node)}")
-    if entry and any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
-        return [Asserts(code, entry=entry)]
     return [Asserts(code, only=name) for name in functions_of(tree)] or [Asserts(code)]
 
 
-def _in_and_out(value: Any, where: str, rule: str = "close") -> Tests:
-    """``inputs`` and ``outputs``, of calls where there is an ``fn_name`` (APPS, TACO, Eurus-2, DeepCoder)."""
-    _known(value, "inputs outputs fn_name", where)
-    given, wanted, name = value["inputs"], value["outputs"], value.get("fn_name")
-    if not isinstance(given, list | tuple) or not isinstance(wanted, list | tuple) or len(given) != len(wanted):
-        raise RewardError(f"{where}: inputs and outputs are lists of one length; they are {_shown(given)} and {_shown(wanted)}")
-    places = [f"{where}, test {number}" for number in range(len(given))]
-    cases: list[Pair | Call | Asserts] = [
-        _called(name, one, other, "wrapped", place) if name else Pair(_text(one, place), _text(other, place), rule)
-        for place, one, other in zip(places, given, wanted, strict=True)
-    ]
-    return Tests(tuple(cases), prelude=True)
-
-
-def _json(value: Any, where: str, kind: Any = (list, tuple, Mapping)) -> Any:
-    """A list or mapping, or what its JSON text says; some data sets wrote Python's literals."""
+def _read(value: Any) -> Any:
+    """What a text of JSON says, or of Python's literals, which some data sets wrote; else the value itself."""
     for read in (json.loads, ast.literal_eval) if isinstance(value, str) else ():
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
-            value = read(value)
-            break
-    if not isinstance(value, kind):
-        raise RewardError(f"{where} holds no tests of code: {_shown(value)}; judge such rows by the reward math or exact_match")
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return read(value)
     return value
 
 
-def _human_eval(row: Row) -> Tests:
-    cases = _code(_text(row["test"], "test"), 'column "test"', str(row["entry_point"]))
-    prompt = row.get("prompt", "")
-    is_code = isinstance(prompt, str) and f"def {row['entry_point']}" in prompt and parsed(prompt) is not None
-    return Tests(tuple(cases), prompt=prompt if is_code else "")
+def _json(value: Any, where: str, kind: Any = (list, tuple, Mapping)) -> Any:
+    """A list or mapping, or what its text says."""
+    if not isinstance(value := _read(value), kind):
+        raise RewardError(f"{where} holds no tests of code: {value!r:.60}; judge such rows by the reward math or exact_match")
+    return value
 
 
-def _pytest(row: Row) -> Tests:
-    return Tests(tuple(_code(row.get("test") or row["test_code"], 'column "test"')))
+def _test_files(row: Row) -> list[Case]:
+    return _code(_text(row.get("test") or row["test_code"], "test"), 'column "test"', str(row.get("entry_point", "")))
 
 
-def _mbpp(row: Row) -> Tests:
+def _mbpp(row: Row) -> list[Case]:
     setup = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code", "")])
     listed = [*_json(row["test_list"], "test_list"), *_json(row.get("challenge_test_list", []), "challenge_test_list")]
-    return Tests(tuple(case for each in listed for case in _code(f"{setup}\n{each}".strip(), 'column "test_list"')))
+    return [case for each in listed for case in _code(f"{setup}\n{each}".strip(), 'column "test_list"')]
 
 
-def _live(row: Row) -> Tests:
+def _live(row: Row) -> list[Case]:
     private = row.get("private_test_cases", "[]")
     if isinstance(private, str) and not private.lstrip().startswith("["):
         raise RewardError(
@@ -245,21 +233,20 @@ def _live(row: Row) -> Tests:
     name = _json(row.get("metadata", "{}"), "metadata", Mapping).get("func_name")
     listed = [*_json(row["public_test_cases"], "public_test_cases"), *_json(private, "private_test_cases")]
     common = {"testtype": "stdin", "metadata": {"func_name": name}}
-    return _values([{**common, **test} if isinstance(test, Mapping) else test for test in listed], "test_cases", {})
+    return _cases([{**common, **test} if isinstance(test, Mapping) else test for test in listed], "test_cases")
 
 
-def _contests(row: Row) -> Tests:
-    if row.get("input_file") or row.get("output_file"):
-        raise RewardError(f"a program of this row (CodeContests) reads {row.get('input_file')!r}, no input; leave it out")
-    cases: list[Pair | Call | Asserts] = []
+def _contests(row: Row) -> list[Case]:
+    cases: list[Case] = []
     for name in ("public_tests", "private_tests", "generated_tests"):
         tests = _json(row.get(name, {"input": [], "output": []}), name, Mapping)
         _known(tests, "input output", f'column "{name}"')
-        cases += _in_and_out({"inputs": tests.get("input"), "outputs": tests.get("output")}, f'column "{name}"', "tokens").cases
-    return Tests(tuple(cases))
+        lists = {"inputs": tests.get("input"), "outputs": tests.get("output")}
+        cases += _cases(lists, f'column "{name}"', ("tokens", "wrapped"))
+    return cases
 
 
-def _synthetic(row: Row) -> Tests:
+def _synthetic(row: Row) -> list[Case]:
     task, info = row["task_type"], _json(row["verification_info"], "verification_info", Mapping)
     if task != "verifiable_code":
         better = {"verifiable_math": "the reward math", "code_output_prediction": "the reward exact_match"}.get(task, "a judge")
@@ -267,43 +254,37 @@ def _synthetic(row: Row) -> Tests:
     _known(info, "language test_cases", "verification_info")
     if info.get("language") != "python":
         raise RewardError(f'language "{info.get("language")}" (SYNTHETIC) has no judge here; leave out rows other than python')
-    tests = _values(info["test_cases"], "test_cases", {}, "stripped")
-    return Tests(tests.cases, prelude=True)
+    return _cases(info["test_cases"], "test_cases", ("stripped", "printed"))
 
 
-def _truth(row: Row) -> Tests:
+def _truth(row: Row) -> list[Case]:
     place = _json(row["reward_model"], "reward_model", Mapping) if "reward_model" in row else row
-    truth = place.get("ground_truth")
-    return _values(_json(truth, "ground_truth"), "ground_truth", row)
+    return _cases(_json(place.get("ground_truth"), "ground_truth"), "ground_truth")
 
 
-def _codeforces(row: Row) -> Tests:
-    for name, why in {
-        "interaction_format": "is interactive", "generated_checker": "is judged by a checker", "input_file": "reads a file",
-    }.items():  # fmt: skip
-        if row.get(name):
-            raise RewardError(f"a problem of this row (Codeforces) {why} ({name}), which is not carried out; leave it out")
-    return _values(_json(row["official_tests"], "official_tests"), "official_tests", {})
-
-
-LAYOUTS: dict[str, str | Callable[[Row], Tests]] = {
+LAYOUTS: dict[str, str | Callable[[Row], list[Case]]] = {
     "plus_input": "outputs of HumanEval+ and MBPP+ are in a pickled cache, which is never read",
     "instruct_prompt test": "BigCodeBench needs its packages and a pickled cache, which is never read",
     "FAIL_TO_PASS": "SWE rows need a container for each repository, which the sandbox is not",
     "inputs outputs func_name": "cells of rStar-Coder are not documented",
-    "test entry_point": _human_eval,
+    "test entry_point": _test_files,
     "test_list": _mbpp,
-    "test": _pytest,
-    "test_code": _pytest,
-    "input_output": lambda row: _in_and_out(_json(row["input_output"], "input_output", Mapping), 'column "input_output"'),
+    "test": _test_files,
+    "test_code": _test_files,
+    "input_output": lambda row: _cases(_json(row["input_output"], "input_output", Mapping), 'column "input_output"'),
     "public_test_cases": _live,
     "public_tests": _contests,
     "verification_info task_type": _synthetic,
-    "official_tests": _codeforces,
+    "official_tests": lambda row: _cases(_json(row["official_tests"], "official_tests"), "official_tests"),
     "reward_model": _truth,
     "ground_truth": _truth,
 }
 """Published layouts, or why they are refused, by the columns that show them; the most particular first."""
+_OTHERWISE = {
+    "interaction_format": "is interactive", "generated_checker": "is judged by a checker", "input_file": "reads a file",
+    "output_file": "writes a file",
+}  # fmt: skip
+"""Columns of CodeContests and Codeforces that say how a problem is judged otherwise than by what a program prints."""
 
 
 def prints(given: str, wanted: str, rule: str) -> bool:
@@ -314,18 +295,18 @@ def prints(given: str, wanted: str, rule: str) -> bool:
     expected one's size, order kept (APPS, TACO, Eurus-2). ``tokens``: words, whatever their case and lines, numbers within 1e-5
     (CodeContests).
     """
-    texts = (given.lower(), wanted.lower()) if rule == "tokens" else (given.rstrip(), wanted.rstrip())
+    one, other = _lines(given, rule), _lines(wanted, rule)
+    if rule not in _NEAR or len(one) != len(other):
+        return one == other
+    return all(_same_words(a.split(), b.split(), *_NEAR[rule]) for a, b in zip(one, other, strict=True))
+
+
+def _lines(text: str, rule: str) -> list[str]:
     if rule == "lines":
-        one, other = ([line.rstrip() for line in text.splitlines()] for text in texts)
-        return one == other
+        return [line.rstrip() for line in text.rstrip().splitlines()]
     if rule == "tokens":
-        one, other = ([text] for text in texts)
-    else:
-        one, other = ([line.strip() for line in text.strip().splitlines() if rule != "close" or line.strip()] for text in texts)
-    if rule == "stripped" or len(one) != len(other):
-        return one == other
-    number, near = _NEAR[rule]
-    return all(_same_words(a.split(), b.split(), number, near) for a, b in zip(one, other, strict=True))
+        return [text.lower()]
+    return [line.strip() for line in text.strip().splitlines() if rule != "close" or line.strip()]
 
 
 _NEAR: dict[str, tuple[Any, Callable[[Any, Any], bool]]] = {

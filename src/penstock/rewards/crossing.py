@@ -38,18 +38,17 @@ _VALUES = (
 """Types that are made of the arguments that they give to be copied."""
 _MAKERS = {kind.__name__: made for kind, made in _ITEMS.items()}
 _MAKERS |= {kind.__name__: lambda parts, kind=kind: kind(*parts) for kind in _VALUES}
-_FIXED: dict[type, Any] = {
-    int: int.__int__, float: float.__float__, str: str.__str__, complex: complex.__complex__,
-    bytes: lambda value: bytes(memoryview(value)), tuple: lambda value: tuple(tuple.__iter__(value)),
-    frozenset: lambda value: frozenset(frozenset.__iter__(value)),
-}  # fmt: skip
+_FIXED: tuple[Any, ...] = (int, float, str, complex, bytes, tuple, frozenset)
 """Types that cannot change: an object of a subclass (a namedtuple, an IntEnum) crosses with its content and its number."""
-_CHANGING: dict[type, Any] = {
-    list: lambda value: list(list.__iter__(value)), set: lambda value: set(set.__iter__(value)),
-    dict: lambda value: {key: dict.__getitem__(value, key) for key in dict.__iter__(value)},
-    collections.deque: lambda value: collections.deque(collections.deque.__iter__(value)),
-}  # fmt: skip
+_CHANGING: tuple[Any, ...] = (list, set, dict, collections.deque)
 """Types that can: the content of an object of a subclass is asked for when it is compared."""
+
+
+def _content(value: Any, base: Any) -> Any:
+    """What an object of a subclass holds, by the methods of its base."""
+    if base in (int, float, str, complex):
+        return getattr(base, f"__{base.__name__}__")(value)
+    return base(base.items(value) if base is dict else base.__iter__(value))
 
 
 class Unsupported(Exception):
@@ -120,10 +119,9 @@ class Tested(Line):
         if issubclass(kind, type) and issubclass(value, BaseException):
             parents = [self.encode(each) for each in value.__bases__ if issubclass(each, BaseException)]
             return ["object", number, "error", [value.__name__, value.__module__, *parents]]
-        for base, content in _FIXED.items():
-            if issubclass(kind, base):
-                return ["object", number, base.__name__, self.encode(content(value))]
-        return ["object", number, next((base.__name__ for base in _CHANGING if issubclass(kind, base)), "")]
+        base = next((base for base in _FIXED + _CHANGING if issubclass(kind, base)), None)
+        content = [self.encode(_content(value, base))] if base in _FIXED else []
+        return ["object", number, base.__name__ if base else "", *content]
 
     def decode_object(self, number: int, base: str = "", content: Any = None) -> Any:
         return self._kept[number]
@@ -140,7 +138,7 @@ class Tested(Line):
 
     @staticmethod
     def content(value: Any) -> Any:
-        return next(content(value) for base, content in _CHANGING.items() if isinstance(value, base))
+        return _content(value, next(base for base in _CHANGING if isinstance(value, base)))
 
     def _does(self, verb: str) -> Any:
         if verb in ("find", "content"):
@@ -189,15 +187,6 @@ class Linked:
             return getattr(self._ask("content", self) if vars(self)["_base"] else None, name)
         return self._ask("getattr", self, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("setattr", self, name, value)
-
-    def __repr__(self) -> str:
-        return str(self._ask("repr", self))
-
-    def __str__(self) -> str:
-        return str(self._ask("str", self))
-
 
 class Remote(Linked):
     """An object without a content that crosses.
@@ -219,9 +208,6 @@ class Remote(Linked):
         if isinstance(other, Linked):
             return self is other or self._ask("__eq__", self, other) is True
         return bool(self._ask("content", self) == other) if vars(self)["_base"] else NotImplemented
-
-    def __bool__(self) -> bool:
-        return self._ask("bool", self) is True
 
     def __contains__(self, value: Any) -> bool:
         if self._may(value):
@@ -260,16 +246,19 @@ def _operating(verb: str, swapped: bool = False) -> Any:
 
 
 _ALONE = (
-    "len iter next hash int float complex round reversed format getitem setitem delitem delattr enter neg pos invert abs index"
+    "bool len iter next hash int float complex round reversed format getitem setitem delitem delattr enter neg pos invert abs "
+    "index"
 )
 _WITH = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift lt le gt ge"
+for _verb in ("repr", "str", "setattr"):
+    setattr(Linked, f"__{_verb}__", _asking(f"__{_verb}__"))
 for _verb in _ALONE.split():
     setattr(Remote, f"__{_verb}__", _asking(f"__{_verb}__"))
 for _verb in _WITH.split():
     setattr(Remote, f"__{_verb}__", _operating(f"__{_verb}__"))
     setattr(Remote, f"__r{_verb}__", _operating(f"__{_verb}__", swapped=True))
 _LINKED: dict[str, Any] = {base.__name__: type(f"Linked{base.__name__}", (Linked, base), {}) for base in _FIXED}
-_BASES = {kind.__name__: kind for kind in _CHANGING}
+_BASES = {base.__name__: base for base in _CHANGING}
 
 
 class Judging(Line):
@@ -288,7 +277,9 @@ class Judging(Line):
         if number not in self._known:
             if base == "error":
                 name, module, *parents = content
-                made: Any = getattr(sys.modules.get(module), name, None) if _is_library(module) else None
+                top = module.partition(".")[0]
+                library = top in sys.stdlib_module_names and top != "unittest"  # whose exception skips a test
+                made: Any = getattr(sys.modules.get(module), name, None) if library else None
                 if not (isinstance(made, type) and issubclass(made, Exception)):
                     own = {"__str__": _text_of, "__getattr__": _attribute_of}
                     made = type(str(name), tuple(map(self.decode, parents)), own)
@@ -323,9 +314,9 @@ class Judging(Line):
         raise failure
 
 
-def _is_library(module: str) -> bool:
-    top = module.partition(".")[0]
-    return top in sys.stdlib_module_names and top != "unittest"  # whose exception skips a test
+def is_remote(error: BaseException) -> bool:
+    """Whether an error was raised by the tested code."""
+    return "_remote" in vars(error)
 
 
 def _text_of(error: BaseException) -> str:
@@ -333,6 +324,6 @@ def _text_of(error: BaseException) -> str:
 
 
 def _attribute_of(error: BaseException, name: str) -> Any:
-    if name.startswith("_") or "_remote" not in vars(error):
+    if name.startswith("_") or not is_remote(error):
         raise AttributeError(name)
     return getattr(vars(error)["_remote"], name)

@@ -13,11 +13,13 @@ import logging
 import math
 import os
 import queue
+import resource
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
 from decimal import Decimal
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,84 +107,58 @@ class _Worker:
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from penstock.rewards.math import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**kept, "PYTHONPATH": path},
-        )
+        command = [sys.executable, "-P", "-c", "from penstock.rewards.math import serve; serve()"]
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**kept, "PYTHONPATH": path},
+            )
+        self._lines = self._link.makefile("rb")
         try:
-            ready = self._exchange(None, _START_SECONDS)
+            self._exchange({"expected": ["1"], "text": "1.0\\cdot 1", "limit": _START_SECONDS}, _START_SECONDS)
         except DeadlineError as error:
             raise RewardError(f"its process did not start within {_START_SECONDS:g} s; is the machine overloaded?") from error
-        if "error" in ready:
-            raise RewardError(ready["error"])
 
-    def _exchange(self, request: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def _exchange(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         try:
-            if request is not None:
-                process.stdin.write(json.dumps(request).encode() + b"\n")
-                process.stdin.flush()
-            if not wait([process.stdout.fileno()], seconds):
-                raise DeadlineError(seconds)
-            line = process.stdout.readline()
-        except (OSError, ValueError):  # its pipe broke, or was closed with the reward
+            self._link.settimeout(seconds)
+            self._link.sendall(json.dumps(request).encode() + b"\n")
+            line = self._lines.readline()
+        except TimeoutError:
+            raise DeadlineError(seconds) from None
+        except (OSError, ValueError):  # its end broke, or was closed with the reward
             line = b""
         if not line.endswith(b"\n"):
-            raise RewardError(f"its process died (exit code {process.wait()}), out of memory perhaps")
+            process = self._process
+            raise RewardError(f"its process died (exit code {process and process.wait()}), out of memory perhaps")
         return json.loads(line)
 
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
             process.wait()
+            self._link.close()
+            self._lines.close()
 
 
 def serve() -> None:
     """The worker process: answer one JSON line with another until the input ends."""
-    # Only this pipe may carry answers: whatever a library prints goes to the standard error instead.
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
+    with contextlib.suppress(ValueError, OSError):  # some systems know no such limit
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     logging.disable(logging.CRITICAL)
-    try:
-        equal("1", "1.0\\cdot 1")
-    except ImportError as error:
-        answers.write(
-            json.dumps({"error": f"math-verify cannot be imported ({error}); run: pip install penstock[math]"}) + "\n"
-        )
-        return
-    answers.write(json.dumps({"ready": True}) + "\n")
-    for line in sys.stdin.buffer:
+    for line in (link := socket.socket(fileno=0)).makefile("rb"):
         request = json.loads(line)
-        _end_if_orphaned(request["limit"])
+        signal.alarm(math.ceil(request["limit"]) + 5)  # ends this process should the parent be gone and unable to
         try:
             said = statement(request["text"])
             found = [equal(gold, said) for gold in request["expected"]]  # all: one that cannot be read is an error
             reply: dict[str, Any] = {"score": float(any(found))}
         except Exception as error:
             reply = {"error": str(error) or type(error).__name__}
-        _end_if_orphaned(0)
-        answers.write(json.dumps(reply) + "\n")
-
-
-def _end_if_orphaned(limit: float) -> None:
-    """Let the system end this process well after the limit, should the parent be gone and unable to; 0 calls it off."""
-    with contextlib.suppress(ImportError, AttributeError):
-        import signal
-
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(limit) + 5 if limit else 0)
+        signal.alarm(0)
+        link.sendall(json.dumps(reply).encode() + b"\n")

@@ -9,7 +9,7 @@ import numbers
 import re
 import types
 import unittest
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock.rewards.crossing import Unsupported
@@ -114,14 +114,16 @@ def cases(owner: Any, function: Any) -> Iterator[dict[str, Any]]:
         yield {name: value for each in chosen for name, value in each.items()}
 
 
-def arguments(function: Any, given: dict[str, Any], fixtures: Mapping[str, Any], stack: contextlib.ExitStack) -> dict[str, Any]:
+def arguments(
+    function: Any, given: dict[str, Any], fixture: Callable[[str], Any], stack: contextlib.ExitStack
+) -> dict[str, Any]:
     """Arguments of a test function: those ``given``, others by the fixtures of their names, which end with ``stack``."""
     wanted = {}
     for name in inspect.signature(function).parameters:
-        made: Any = fixtures.get(name)
+        made = fixture(name)
         if name not in given and not hasattr(made, "noted"):
             raise Unsupported(f'a test asks for the fixture "{name}", which it does not define')
-        wanted[name] = given[name] if name in given else made(**arguments(made, {}, fixtures, stack))
+        wanted[name] = given[name] if name in given else made(**arguments(made, {}, fixture, stack))
         if inspect.isgenerator(wanted[name]) and name not in given:
             stack.callback(next, wanted[name], None)
             wanted[name] = next(wanted[name])

@@ -38,11 +38,8 @@ from penstock.models.text import Text
 from penstock.net import wire
 from penstock.observe.rules import bounds_of
 from penstock.observe.sentinels import Sentinels
-from penstock.rewards.clip import ClipReward
-from penstock.rewards.ensemble import combined
-from penstock.rewards.judge import JudgeReward
-from penstock.rewards.model import ModelReward, read_by
-from penstock.rewards.process import StepReward, StepRow
+from penstock.rewards.looking import ClipReward, JudgeReward
+from penstock.rewards.model import ModelReward, StepReward, StepRow, combined, read_by
 from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 from penstock.train.ranks import AnyLearner
@@ -202,8 +199,8 @@ class StageRewards:
     """The rewards of a stage, reward models loaded; fulfils the Reward protocol.
 
     Options of a reward model (or several, ``model:@a+@b``): ``sigmoid`` gives a probability instead of a score; ``combine``
-    and ``penalty`` say what is made of several (see rewards/ensemble.py). Of a process reward model (``process:@a``):
-    ``separator`` and ``use`` (see rewards/process.py). Of a judge and of CLIP: see rewards/judge.py and rewards/clip.py.
+    and ``penalty`` say what is made of several (see rewards/model.py). Of a process reward model (``process:@a``):
+    ``separator`` and ``use`` (see rewards/model.py). Of a judge and of CLIP: see rewards/looking.py.
     """
 
     def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:

@@ -151,7 +151,6 @@ async def both_orders(spec: ServedJudge, tasks: Sequence[Task]) -> dict[str, Bot
         return BothOrders(*await asyncio.gather(one(prompt, first, second), one(prompt, second, first)))
 
     try:
-        await server.open()
         found = await asyncio.gather(*(both(task) for task in tasks))
     finally:
         await server.close()

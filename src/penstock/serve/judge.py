@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from typing import Any
@@ -22,19 +23,17 @@ class OneWord:
         """See :class:`HttpClient`; ``model`` is the server's name of the model, empty for its first one; ``tokens`` are those
         that its thought and answer may take together."""
         self._talk, self._model, self._chat, self._tokens = HttpClient(url, variable, seconds), model, chat, tokens
+        self._finding = asyncio.Lock()
 
-    async def open(self) -> None:
-        """Find the model's name if none was given.
-
-        Raises:
-            GenerationError: the server lists no models.
-            ConnectionLost, DeadlinePassed: it does not answer.
-        """
-        if not self._model:
-            listed = (await self._talk.get("/v1/models")).get("data")
-            if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
-                raise GenerationError(f"{self._talk.url}/v1/models: lists no model; name it in model=")
-            self._model = str(listed[0].get("id", ""))
+    async def _name(self) -> str:
+        """The model's name, found once if none was given; again after a failure, because a server may come up later."""
+        async with self._finding:
+            if not self._model:
+                listed = (await self._talk.get("/v1/models")).get("data")
+                if not isinstance(listed, list) or not listed or not isinstance(listed[0], dict):
+                    raise GenerationError(f"{self._talk.url}/v1/models: lists no model; name it in model=")
+                self._model = str(listed[0].get("id", ""))
+            return self._model
 
     async def ask(self, question: str, shown: Sequence[tuple[str, bytes]] = ()) -> str:
         """The model's answer to a question about images and sounds, (media type, file) each, which come before it.
@@ -42,10 +41,10 @@ class OneWord:
         Of a model that thinks first, what follows its last ``</think>``; a thought that the server keeps apart
         (``reasoning_content``) is not read. Empty where it gave none.
 
-        Raises what :meth:`HttpClient.post` raises, :class:`AnswerCut`, and GenerationError for an answer that is no text, and
-        where there are media and it is not asked in a chat.
+        Raises what :meth:`HttpClient.post` raises, :class:`AnswerCut`, and GenerationError for an answer that is no text,
+        where there are media and it is not asked in a chat, and where the server lists no model and none was named.
         """
-        common = {"model": self._model, "temperature": 0, "max_tokens": self._tokens}
+        common = {"model": await self._name(), "temperature": 0, "max_tokens": self._tokens}
         if self._chat:
             parts = [*map(_part, shown), {"type": "text", "text": question}]
             body = {**common, "messages": [{"role": "user", "content": parts if shown else question}]}
