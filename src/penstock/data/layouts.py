@@ -3,12 +3,13 @@ text or a list of messages. ``docs/your_data.md`` shows a row of each and what i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.errors import DataError
-from penstock.data.messages import Message, is_messages, spoken
+from penstock.core.messages import SPEAKERS, Message, is_messages
 from penstock.data.rows import DataRow
 
 Row = dict[str, Any]
@@ -71,9 +72,28 @@ def _sharegpt(row: Row, chat: bool, where: str) -> Row:
     """``conversations`` of ShareGPT, with LLaMA-Factory's ``system``; its ``chosen`` and ``rejected`` are single turns."""
     if not isinstance(row["conversations"], list | tuple):
         raise DataError(f"{where}: conversations must be a list of turns, not {row['conversations']!r:.80}")
-    said = spoken(row["conversations"], where, row.get("system"))
-    answers = {name: spoken([row[name]], where) for name in ("chosen", "rejected") if isinstance(row.get(name), Mapping)}
+    said = [_spoken(turn, f"{where}: conversations[{place}]") for place, turn in enumerate(row["conversations"])]
+    said = [{"role": "system", "content": row["system"]}, *said] if row.get("system") else said
+    answers = {name: [_spoken(row[name], where)] for name in ("chosen", "rejected") if isinstance(row.get(name), Mapping)}
     return {**row, "prompt": said, **answers} if answers else {**row, "messages": said}
+
+
+def _spoken(turn: Any, where: str) -> Any:
+    """A turn (``from``, ``value``) as a message; of the speaker ``function_call`` the value is a call in JSON, or a list."""
+    if not isinstance(turn, Mapping) or "role" in turn:
+        return turn
+    who, said = turn.get("from"), turn.get("value")
+    if not isinstance(said, str) or who not in (*SPEAKERS, "function_call"):
+        raise DataError(f'{where} is {turn!r:.80}; ShareGPT has {{"from": "human" or "gpt", "value": "…"}} '
+                        f"(also {', '.join((*SPEAKERS, 'function_call'))})")  # fmt: skip
+    more = {key: value for key, value in turn.items() if key not in ("from", "value")}
+    if who != "function_call":
+        return {"role": SPEAKERS[who], "content": said, **more}
+    try:
+        calls = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: a function_call holds JSON with name and arguments ({error})") from error
+    return {"role": "assistant", "tool_calls": calls if isinstance(calls, list) else [calls], **more}
 
 
 def _alpaca(row: Row, chat: bool, where: str) -> Row:

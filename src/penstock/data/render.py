@@ -18,9 +18,9 @@ from jinja2 import nodes
 from penstock.config.parts import TEMPLATE_OWN
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, blame
+from penstock.core.messages import Message, Messages, assistant, is_messages, read_messages
 from penstock.core.types import Prompt, PromptKey
 from penstock.data.layouts import advice, arranged
-from penstock.data.messages import Message, Messages, assistant, is_messages, read_messages
 from penstock.data.rows import DataRow
 
 ARGUMENTS = "chat_template_kwargs"
@@ -150,13 +150,13 @@ class Renderer:
 
     def _said(self, template: Template, row: DataRow, where: str) -> str | Messages:
         if template.column and is_messages(row.get(template.column)):
-            return read_messages(row[template.column], where)
+            return read_messages(row[template.column], f"{where}: messages")
         return template(row, where)
 
     def _messages(self, row: DataRow, where: str) -> Messages:
         """The row's column ``messages`` if that is what is to be read."""
         wanted = self.chat or (self._arranges and "prompt" not in row)
-        return read_messages(row["messages"], where) if wanted and "messages" in row else ()
+        return read_messages(row["messages"], f"{where}: messages") if wanted and "messages" in row else ()
 
     def prompt(self, key: PromptKey, row: DataRow, index: int) -> Prompt:
         """A prompt to be answered: the row's messages, or its text, with ``chat`` as one user turn.

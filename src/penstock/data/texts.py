@@ -9,8 +9,8 @@ import numpy as np
 
 from penstock.core.algorithm import Encoder
 from penstock.core.blobs import Blob
+from penstock.core.messages import Message
 from penstock.core.types import IntArray, Prompt
-from penstock.data.messages import Message
 from penstock.data.render import ARGUMENTS
 
 
