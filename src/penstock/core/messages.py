@@ -154,6 +154,8 @@ def read_call(call: Any, where: str) -> dict[str, Any]:
     if unknown or outer.get("type", "function") != "function":
         what = f'"{unknown[0]}"' if unknown else f"type {outer['type']!r:.40}"
         raise MessageError(where, f": nobody reads {what} of a call; only functions are called, by name and arguments")
+    if not isinstance(outer.get("id", ""), str):
+        raise MessageError(f"{where}.id", f" is {outer['id']!r:.40}; give a text")
     named = {key: inner[key] for key in ("name", "arguments") if key in inner}
     found = {"type": "function", **{key: outer[key] for key in outer if key in known[:4]}, "function": named}
     arguments_of(found, where)

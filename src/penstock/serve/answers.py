@@ -6,33 +6,26 @@ asked for, ``token_ids``. Log-probs are those of the whole distribution at the r
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.types import FloatArray, IntArray, Sample
 from penstock.models.unfold import Unfolding, bytes_of
 from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Ended, Service, Token
+from penstock.web.chat import Completion
 
 
-@dataclass
 class Answer:
     """One answer under way."""
 
-    request: ParsedRequest
-    service: Service
-    id: str = ""
-    created: int = field(default_factory=lambda: int(time.time()))
-    completion_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        self.id = f"{'chatcmpl' if self.request.chat else 'cmpl'}-{secrets.token_hex(12)}"
-        count = len(self.request.prompts) * self.request.samples
-        stops = self.service.text.stops(self.request.sampling)
-        self._texts = [Unfolding(self.service.text, self.request.sampling.stop, stops) for _ in range(count)]
+    def __init__(self, request: ParsedRequest, service: Service) -> None:
+        self.request, self.service = request, service
+        self.body = Completion(service.name, request.chat, request.usage)
+        self.read, self.written = sum(map(len, request.prompts)), 0
+        """Tokens of the prompts, and of the answers so far."""
+        count, stops = len(request.prompts) * request.samples, service.text.stops(request.sampling)
+        self._texts = [Unfolding(service.text, request.sampling.stop, stops) for _ in range(count)]
         self._sent = [False] * count
 
     # ---- whole
@@ -43,7 +36,7 @@ class Answer:
         for index, sample in enumerate(samples):
             generated = sample.action_T
             tokens, logps, versions = sample.tokens_T[generated], sample.logp_T[generated], sample.version_T[generated]
-            self.completion_tokens += len(tokens)
+            self.written += len(tokens)
             if self.request.logprobs:
                 self._texts[index].add(tokens.tolist())
             content = {"message": {"role": "assistant", "content": sample.text, "refusal": None}}
@@ -54,10 +47,8 @@ class Answer:
             )
             if self.request.token_ids and not self.request.chat:
                 choices[-1]["prompt_token_ids"] = self._prompt_of(index).tolist()
-        body = self._head("chat.completion" if self.request.chat else "text_completion")
-        if self.request.token_ids and self.request.chat:
-            body["prompt_token_ids"] = self.request.prompts[0].tolist()
-        return body | {"choices": choices, "usage": self.usage()}
+        shown = {"prompt_token_ids": self._prompt_of(0).tolist()} if self.request.token_ids and self.request.chat else {}
+        return self.body.whole(choices, self.read, self.written) | shown
 
     # ---- in chunks
 
@@ -65,10 +56,7 @@ class Answer:
         """Chunks that come before the first token: a chat names the role."""
         if not self.request.chat:
             return []
-        return [
-            self._chunk({"index": i, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None})
-            for i in range(self.request.samples)
-        ]
+        return [self.body.delta(index, {"role": "assistant", "content": ""}) for index in range(self.request.samples)]
 
     def chunks(self, events: Sequence[Token | Ended]) -> list[dict[str, Any]]:
         """One chunk for each choice that something happened to."""
@@ -78,7 +66,7 @@ class Answer:
             generated = [event for event in mine if isinstance(event, Token)]
             ended = next((event.sample for event in mine if isinstance(event, Ended)), None)
             tokens = [event.token for event in generated]
-            self.completion_tokens += len(tokens)
+            self.written += len(tokens)
             text = self._texts[index]
             piece = text.add(tokens) + (text.end(ended.text) if ended is not None else "")
             choice = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
@@ -86,33 +74,17 @@ class Answer:
             if self.request.token_ids and not self._sent[index]:
                 choice["prompt_token_ids"] = self._prompt_of(index).tolist()
                 self._sent[index] = True
-            made.append(self._chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
+            made.append(self.body.chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
         return made
 
     def closing(self) -> list[dict[str, Any]]:
-        """Chunks after the last choice has ended: the usage, where it was asked for."""
-        return [self._chunk(None) | {"usage": self.usage()}] if self.request.usage else []
+        """Chunks after the last choice has ended."""
+        return self.body.closing(self.read, self.written)
 
     # ---- parts
 
-    def usage(self) -> dict[str, int]:
-        prompt = sum(map(len, self.request.prompts))
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": prompt + self.completion_tokens,
-        }
-
     def _prompt_of(self, index: int) -> IntArray:
         return self.request.prompts[index // self.request.samples]
-
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.service.name}
-
-    def _chunk(self, choice: dict[str, Any] | None) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.request.chat else "text_completion"
-        usage = {"usage": None} if self.request.usage else {}  # in every chunk; the last one fills it in
-        return self._head(kind) | {"choices": [] if choice is None else [choice]} | usage
 
     def _common(
         self, index: int, tokens: Sequence[int] | IntArray, logps: Sequence[float] | FloatArray,

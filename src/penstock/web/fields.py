@@ -57,6 +57,11 @@ class Fields:
     def has(self, name: str) -> bool:
         return name in self._values
 
+    def rest(self) -> dict[str, Any]:
+        """What has not been read, for another reader."""
+        left, self._values = self._values, {}
+        return left
+
     def _refused(self, name: str, value: Any, wanted: str) -> Refusal:
         return Refusal(400, f"{self._at}{name}={shown(value)}; give {wanted}", param=self._at + name)
 
