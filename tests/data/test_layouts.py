@@ -88,12 +88,20 @@ def test_transcripts_are_split_before_the_last_answer():
     assert (made.chosen, made.rejected) == (model("So long"), model("No"))
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_pair_that_holds_its_better_conversation_a_third_time_is_that_pair(chat):
+    """As HuggingFaceH4/ultrafeedback_binarized has it, whose ``messages`` are for SFT."""
+    both = {"chosen": [user(SKY), model(BLUE)], "rejected": [user(SKY), model(GREEN)]}
+    made = pair({"prompt": SKY, **both, "messages": both["chosen"]}, chat=chat)
+    assert (made.prompt.messages, made.chosen, made.rejected) == ((user(SKY),), model(BLUE), model(GREEN))
+
+
 @pytest.mark.parametrize(("kind", "row", "says"), [
     ("pairs", {"chosen": [user("a"), model("b")], "rejected": [user("c"), model("b")]}, "different messages before the last"),
     ("pairs", {"prompt": "x", "chosen": [user("a"), model("b")], "rejected": [user("a"), model("c")]}, "other messages than"),
     ("pairs", {"chosen": [model("b")], "rejected": [model("c")]}, "give the prompt"),
     ("pairs", {"prompt": "a", "chosen": [user("b")], "rejected": [user("c")]}, "assistant's turn alone"),
-    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "differ before"),
+    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "different messages"),
     ("examples", {"prompt": "a", "completion": [model("b")]}, "follows a prompt of messages"),
     ("examples", {"prompt": [user("a")], "completion": [user("b")]}, "ends with the assistant's turn"),
     ("examples", {"conversations": [{"from": "robot", "value": "a"}]}, 'ShareGPT has {"from": "human" or "gpt"'),
@@ -104,11 +112,11 @@ def test_transcripts_are_split_before_the_last_answer():
     ("examples", {"messages": [user("a"), model("b", weight=2)]}, "weight=2"),
     ("examples", {"messages": [{**user("a"), "weight": 1}, model("b")]}, "weight=1 of the role user"),
     ("examples", {"messages": [{"role": "human", "content": "a"}, model("b")]}, 'write "user"'),
-    ("examples", {"messages": [{"role": "wizard", "content": "a"}, model("b")]}, "no role is called"),
+    ("examples", {"messages": [{"role": "wizard", "content": "a"}, model("b")]}, "a role must be one of"),
     ("examples", {"messages": [user("a"), model("b", mood="good")]}, 'nobody reads "mood"'),
-    ("examples", {"messages": [user("a"), {"role": "assistant", "content": None, "function_call": {}}]}, "role and content"),
+    ("examples", {"messages": [user("a"), {"role": "assistant", "content": None, "function_call": {}}]}, "a content is a text"),
     ("examples", {"messages": [user("a"), model("b", function_call={"name": "f"})]}, 'write "tool_calls"'),
-    ("examples", {"messages": [user("a"), {"role": "assistant", "tool_calls": ["f"]}]}, "a tool call is"),
+    ("examples", {"messages": [user("a"), {"role": "assistant", "tool_calls": ["f"]}]}, "a call is"),
     ("examples", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, model("b")]}, 'the type "image_url"'),
     ("prompts", {"prompt": [user("a"), model("b")]}, "nothing is left to answer"),
     ("prompts", {"prompt": []}, "a value is a list"),

@@ -216,7 +216,7 @@ async def test_half_a_character_is_no_json(serve):
 REFUSED_CHATS = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
-    ({"messages": [{"role": "king", "content": "x"}]}, "role"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
     ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),

@@ -138,17 +138,15 @@ class Renderer:
 
     def __init__(self, spec: DataSpec) -> None:
         self.chat, self._arguments = spec.template_arguments is not None, spec.template_arguments or {}
-        self._prompt = Template("prompt", spec.prompt)
-        self._completion = Template("completion", spec.completion)
-        self._chosen = Template("chosen", spec.chosen)
-        self._rejected = Template("rejected", spec.rejected)
-        every = (self._prompt, self._completion, self._chosen, self._rejected)
-        self._arranges = all(template.column == template.name for template in every)
+        names = ("prompt", "completion", "chosen", "rejected")
+        self._templates = {name: Template(name, getattr(spec, name)) for name in names}
+        self._arranges = all(template.column == name for name, template in self._templates.items())
 
     def _arranged(self, row: DataRow, where: str) -> DataRow:
         return arranged(row, self.chat, where) if self._arranges else row
 
-    def _said(self, template: Template, row: DataRow, where: str) -> str | Messages:
+    def _said(self, name: str, row: DataRow, where: str) -> str | Messages:
+        template = self._templates[name]
         if template.column and is_messages(row.get(template.column)):
             return read_messages(row[template.column], f"{where}: messages")
         return template(row, where)
@@ -168,7 +166,7 @@ class Renderer:
         return self._asked(key, self._arranged(row, where), where)
 
     def _asked(self, key: PromptKey, row: DataRow, where: str) -> Prompt:
-        said = self._messages(row, where) or self._said(self._prompt, row, where)
+        said = self._messages(row, where) or self._said("prompt", row, where)
         if isinstance(said, str):
             if not self.chat:
                 return Prompt(key, said, columns=row)
@@ -192,7 +190,7 @@ class Renderer:
         if messages and messages[-1]["role"] == "assistant" and len(messages) > 1:
             prompt = self._conversation(key, messages[:-1], row, where)
             return Example(prompt, messages[-1].get("content", ""), messages)
-        prompt, said = self._asked(key, row, where), self._said(self._completion, row, where)
+        prompt, said = self._asked(key, row, where), self._said("completion", row, where)
         if isinstance(said, str):
             return Example(prompt, said)
         before = tuple({**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt.messages)
@@ -204,18 +202,20 @@ class Renderer:
         return Example(prompt, said[-1].get("content", ""), (*before, *said))
 
     def pair(self, key: PromptKey, row: DataRow, index: int) -> Pair:
-        """A prompt and its two completions."""
+        """A prompt and its two completions. Where these are conversations, ``messages`` are one of both again and not read."""
         where = f"{key.source} row {index}"
+        if "prompt" in row and is_messages(row.get("chosen")) and is_messages(row.get("rejected")):
+            row = {name: value for name, value in row.items() if name != "messages"}
         row = self._arranged(row, where)
         prompt = self._asked(key, row, where)
-        return Pair(prompt, self._answer(self._chosen, prompt, row, where), self._answer(self._rejected, prompt, row, where))
+        return Pair(prompt, self._answer("chosen", prompt, row, where), self._answer("rejected", prompt, row, where))
 
-    def _answer(self, template: Template, prompt: Prompt, row: DataRow, where: str) -> Message:
-        said = self._said(template, row, where)
+    def _answer(self, name: str, prompt: Prompt, row: DataRow, where: str) -> Message:
+        said = self._said(name, row, where)
         if isinstance(said, str):
             return assistant(said)
         if len(said) != 1 or said[0]["role"] != "assistant" or not prompt.messages:
-            raise DataError(f"{where}: {template.name} has {len(said)} messages; give the assistant's turn alone, after a "
+            raise DataError(f"{where}: {name} has {len(said)} messages; give the assistant's turn alone, after a "
                             "prompt of messages, or the whole conversation in both answers")  # fmt: skip
         return bare(said[0])
 
@@ -223,9 +223,9 @@ class Renderer:
         """Every text that the row's columns allow, to fit a tokenizer to; a template whose columns are missing gives none."""
         row = self._arranged(row, "a row")
         yield from (message["content"] for message in self._messages(row, "a row") if "content" in message)
-        for template in (self._prompt, self._completion, self._chosen, self._rejected):
+        for name in self._templates:
             with contextlib.suppress(DataError):
-                said = self._said(template, row, "a row")
+                said = self._said(name, row, "a row")
                 yield from [said] if isinstance(said, str) else [turn["content"] for turn in said if "content" in turn]
         if isinstance(row.get("steps"), list | tuple):  # of a process reward model
             yield from (step for step in row["steps"] if isinstance(step, str))
