@@ -28,14 +28,10 @@ SPEAKERS = {
 }  # fmt: skip
 """What other formats call the roles."""
 INSTEAD = {
-    "from": "ShareGPT's turns lie in a column conversations",
-    "value": "ShareGPT's turns lie in a column conversations",
+    "from value": "ShareGPT's turns lie in a column conversations",
     "function_call": 'write "tool_calls": [{"type": "function", "function": {"name": …, "arguments": …}}]',
-    "train": 'write "weight": 1 or 0, as OpenAI does',
-    "training": 'write "weight": 1 or 0, as OpenAI does',
-    "audio": "sounds lie in a column of their own (docs/vision.md)",
-    "image": "pictures lie in a column of their own (docs/vision.md)",
-    "images": "pictures lie in a column of their own (docs/vision.md)",
+    "train training": 'write "weight": 1 or 0, as OpenAI does',
+    "audio image images": "media lie in columns of their own (docs/vision.md)",
 }
 """What to do with keys of other formats."""
 TEXTS = ("text", "input_text", "output_text")
@@ -107,7 +103,8 @@ def read_message(
         wanted = f"one of {', '.join(roles)}" if roles else "a text"
         raise MessageError(f"{where}.role", f": a turn has a role, and a role must be {wanted}, not {role!r:.40}{better}")
     if unknown := [key for key in message if keys and key not in keys]:
-        what = INSTEAD.get(unknown[0], f"drop it; a message may hold {', '.join(keys)}")
+        other = [what for names, what in INSTEAD.items() if unknown[0] in names.split()]
+        what = other[0] if other else f"drop it; a message may hold {', '.join(keys)}"
         raise MessageError(where, f': nobody reads "{unknown[0]}" of a message; {what}')
     for key in ("name", "tool_call_id", *THOUGHTS):
         if not isinstance(message.get(key, ""), str):
