@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.core.types import FloatArray, IntArray, Sample
+from penstock.core.types import IntArray, Sample
 from penstock.models.unfold import Unfolding, bytes_of
 from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Ended, Service, Token
@@ -34,17 +34,13 @@ class Answer:
         """The body of an answer that is given at once."""
         choices = []
         for index, sample in enumerate(samples):
-            generated = sample.action_T
-            tokens, logps, versions = sample.tokens_T[generated], sample.logp_T[generated], sample.version_T[generated]
-            self.written += len(tokens)
+            columns = (column[sample.action_T].tolist() for column in (sample.tokens_T, sample.logp_T, sample.version_T))
+            generated = [Token(index, *each) for each in zip(*columns, strict=True)]
             if self.request.logprobs:
-                self._texts[index].add(tokens.tolist())
-            content = {"message": {"role": "assistant", "content": sample.text, "refusal": None}}
-            choices.append(
-                (content if self.request.chat else {"text": sample.text})
-                | self._common(index, tokens, logps, versions)
-                | {"finish_reason": sample.finish}
-            )
+                self._texts[index].add(token.token for token in generated)
+            message = {"role": "assistant", "content": sample.text, "refusal": None}
+            said = {"message": message} if self.request.chat else {"text": sample.text}
+            choices.append(self._choice(index, said, generated, sample))
             if self.request.token_ids and not self.request.chat:
                 choices[-1]["prompt_token_ids"] = self._prompt_of(index).tolist()
         shown = {"prompt_token_ids": self._prompt_of(0).tolist()} if self.request.token_ids and self.request.chat else {}
@@ -65,16 +61,14 @@ class Answer:
             mine = [event for event in events if event.index == index]
             generated = [event for event in mine if isinstance(event, Token)]
             ended = next((event.sample for event in mine if isinstance(event, Ended)), None)
-            tokens = [event.token for event in generated]
-            self.written += len(tokens)
             text = self._texts[index]
-            piece = text.add(tokens) + (text.end(ended.text) if ended is not None else "")
-            choice = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
-            choice |= self._common(index, tokens, [event.logp for event in generated], [event.version for event in generated])
+            piece = text.add(token.token for token in generated) + (text.end(ended.text) if ended is not None else "")
+            said = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
+            choice = self._choice(index, said, generated, ended)
             if self.request.token_ids and not self._sent[index]:
                 choice["prompt_token_ids"] = self._prompt_of(index).tolist()
                 self._sent[index] = True
-            made.append(self.body.chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
+            made.append(self.body.chunk(choice))
         return made
 
     def closing(self) -> list[dict[str, Any]]:
@@ -86,27 +80,25 @@ class Answer:
     def _prompt_of(self, index: int) -> IntArray:
         return self.request.prompts[index // self.request.samples]
 
-    def _common(
-        self, index: int, tokens: Sequence[int] | IntArray, logps: Sequence[float] | FloatArray,
-        versions: Sequence[int] | IntArray,
-    ) -> dict[str, Any]:  # fmt: skip
-        found: dict[str, Any] = {"index": index, "logprobs": None, "weight_versions": [int(version) for version in versions]}
+    def _choice(self, index: int, said: dict[str, Any], generated: Sequence[Token], ended: Sample | None) -> dict[str, Any]:
+        """What one of the samples has said with some tokens, the last ones where it has ``ended``."""
+        self.written += len(generated)
+        choice = {**said, "index": index, "logprobs": None, "weight_versions": [token.version for token in generated]}
         if self.request.logprobs:
-            found["logprobs"] = self._logprobs(index, [int(token) for token in tokens], [float(logp) for logp in logps])
+            choice["logprobs"] = self._logprobs(index, generated)
         if self.request.token_ids:
-            found["token_ids"] = [int(token) for token in tokens]
-        return found
+            choice["token_ids"] = [token.token for token in generated]
+        return choice | {"finish_reason": ended.finish if ended is not None else None}
 
-    def _logprobs(self, index: int, tokens: list[int], logps: list[float]) -> dict[str, Any]:
-        spelled = [self.service.text.tokenizer.decode([token]) for token in tokens]
+    def _logprobs(self, index: int, generated: Sequence[Token]) -> dict[str, Any]:
+        text = self.service.text
+        spelled = [text.tokenizer.decode([token.token]) for token in generated]
         if self.request.chat:
-            return {
-                "content": [
-                    {"token": piece, "logprob": logp, "bytes": bytes_of(token, piece, self.service.text), "top_logprobs": []}
-                    for token, piece, logp in zip(tokens, spelled, logps, strict=True)
-                ],
-                "refusal": None,
-            }
+            content = [
+                {"token": piece, "logprob": one.logp, "bytes": bytes_of(one.token, piece, text), "top_logprobs": []}
+                for one, piece in zip(generated, spelled, strict=True)
+            ]
+            return {"content": content, "refusal": None}
         places = self._texts[index].places  # of all tokens so far, of which these are the last
-        offsets = places[len(places) - len(spelled) :]
+        offsets, logps = places[len(places) - len(spelled) :], [token.logp for token in generated]
         return {"tokens": spelled, "token_logprobs": logps, "top_logprobs": None, "text_offset": offsets}
