@@ -95,7 +95,7 @@ def read_message(
     """
     if not isinstance(given, Mapping):
         raise MessageError(where, f" must be a mapping with role and content, not {given!r:.80}")
-    empty = (None, "", [], (), {})
+    empty: tuple[Any, ...] = (None, "", [], (), {})
     message = {key: value for key, value in given.items() if value not in empty or (key == "content" and value is not None)}
     role, calls = message.get("role"), message.get("tool_calls", ())
     if not isinstance(role, str) or (roles and role not in roles):
