@@ -76,7 +76,7 @@ HOME = {
     "safetensors": ("models/", "weights/", "ckpt/"),
     "xxhash": ("weights/",),
     "sqlalchemy": ("feedback/", "product/"),
-    "pyarrow": ("feedback/exchange/files.py",),
+    "pyarrow": ("data/files.py", "feedback/exchange/files.py"),
     "argon2": ("feedback/service/passwords.py",),
     "markdown_it": ("feedback/service/markdown.py", "rewards/code_blocks.py"),
     "nh3": ("feedback/service/markdown.py",),

@@ -171,9 +171,9 @@ def arguments_of(call: Message, where: str = "a call") -> dict[str, Any]:
     return dict(read or {})
 
 
-def strict_json(text: str) -> Any:
+def strict_json(text: str, **options: Any) -> Any:
     """The value of a JSON text, in which NaN and infinities, which Python would read, are none. Raises ValueError."""
-    return json.loads(text, parse_constant=_no_constant)
+    return json.loads(text, parse_constant=_no_constant, **options)
 
 
 def _no_constant(constant: str) -> Any:

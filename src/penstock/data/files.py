@@ -1,4 +1,4 @@
-"""Rows of files: JSON lines, which stay on disk until they are drawn, JSON, CSV, Parquet and plain text."""
+"""Rows of files: JSON lines, which stay on disk until they are read, JSON, CSV, Parquet and plain text."""
 
 from __future__ import annotations
 

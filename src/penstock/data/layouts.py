@@ -120,9 +120,9 @@ def _openai_preference(row: Row, chat: bool, where: str) -> Row:
 
 def _verl(row: Row, chat: bool, where: str) -> Row:
     """``reward_model`` of verl: its ``ground_truth`` is the answer where rules judge it."""
-    told = row["reward_model"]
-    if isinstance(told, Mapping) and str(told.get("style")).startswith("rule") and told.get("ground_truth") is not None:
-        return {"answer": told["ground_truth"], **row}
+    judged = row["reward_model"]
+    if isinstance(judged, Mapping) and str(judged.get("style")).startswith("rule") and judged.get("ground_truth") is not None:
+        return {"answer": judged["ground_truth"], **row}
     return row
 
 
