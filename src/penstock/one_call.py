@@ -136,7 +136,7 @@ def _data(given: Any, name: str, columns: Sequence[str], rows: MakeData) -> Data
 def _row(item: Any, columns: Sequence[str], number: int) -> dict[str, Any]:
     """A row of one thing at hand: a mapping, a tuple in the order of ``columns``, or a text (a prompt, or a completion)."""
     if isinstance(item, Mapping):
-        return {"prompt": "", **item}
+        return {"prompt": "", **item} if "completion" in item else dict(item)
     if isinstance(item, str) and len(columns) <= 2:
         return {"prompt": "", columns[-1]: item}
     if isinstance(item, tuple | list) and len(item) == len(columns):
