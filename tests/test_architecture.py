@@ -104,8 +104,8 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 420,
 TOTAL_LINES = 74_453
 """May only fall. The rebuild ended at 45,600 lines (docs/decisions/0033); decisions 69 and 70 say what came after."""
 FOLDER_LINES = {
-    "": 450, "core": 2_100, "config": 2_590, "algos": 5_550, "models": 8_225, "data": 2_220, "net": 1_240, "sandbox": 1_800,
-    "web": 960, "rewards": 2_000, "envs": 2_700, "engine": 2_090, "serve": 2_875, "train": 3_200, "weights": 2_200,
+    "": 440, "core": 2_100, "config": 2_590, "algos": 5_550, "models": 8_225, "data": 2_205, "net": 1_240, "sandbox": 1_800,
+    "web": 955, "rewards": 2_000, "envs": 2_700, "engine": 2_090, "serve": 2_865, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
     "feedback": 8_535, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 3_325,
     "observe": 3_478, "runtime": 6_470, "plan": 1_500, "recipes": 2_435, "ui": 3_500, "deploy": 1_000, "sweep": 970,
