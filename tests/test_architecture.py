@@ -104,10 +104,10 @@ FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 420,
 TOTAL_LINES = 74_453
 """May only fall. The rebuild ended at 45,600 lines (docs/decisions/0033); decisions 69 and 70 say what came after."""
 FOLDER_LINES = {
-    "": 450, "core": 1_910, "config": 2_590, "algos": 5_550, "models": 8_240, "data": 1_565, "net": 1_240, "sandbox": 1_800,
-    "web": 860, "rewards": 2_690, "envs": 2_785, "engine": 2_090, "serve": 3_000, "train": 3_200, "weights": 2_200,
+    "": 440, "core": 2_100, "config": 2_590, "algos": 5_550, "models": 8_225, "data": 2_205, "net": 1_240, "sandbox": 1_800,
+    "web": 955, "rewards": 2_690, "envs": 2_700, "engine": 2_090, "serve": 2_865, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
-    "feedback": 8_590, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 3_325,
+    "feedback": 8_535, "product": 1_785, "stream": 1_250, "loops": 1_200, "control": 3_325,
     "observe": 3_478, "runtime": 6_470, "plan": 1_500, "recipes": 2_435, "ui": 3_500, "deploy": 1_000, "sweep": 970,
     "cli": 2_440,
 }  # fmt: skip

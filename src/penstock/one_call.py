@@ -63,13 +63,13 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
         many = many if isinstance(many, list | tuple) else [many]
         values["rewards"] = tuple(one if isinstance(one, RewardSpec) else reward(one) for one in many)
     require_kind("train", values["algorithm"], "samples" if use == "prompts" else "data")
+    stage = Online if use == "prompts" else Offline
     if "value" in values["algorithm"].heads:
-        values["learner"] = dataclasses.replace(_default(Online if use == "prompts" else Offline, "learner"), critic="separate")
+        values["learner"] = dataclasses.replace(stage.learner, critic="separate")
     if "evaluation" in left:
         held_out = left.pop("evaluation")
         values["evaluation"] = held_out if isinstance(held_out, EvaluationSpec) else _evaluation(held_out, data, columns, rows)
     about_run = {name: convert(field_types(Run)[name], left.pop(name), name) for name in set(left) & _OF_RUN}
-    stage = Online if use == "prompts" else Offline
     for name, value in left.items():
         _set(stage, values, name, value)
     return Run(**{"name": "train", **about_run, "stages": (stage(**values),)})
@@ -136,7 +136,7 @@ def _data(given: Any, name: str, columns: Sequence[str], rows: MakeData) -> Data
 def _row(item: Any, columns: Sequence[str], number: int) -> dict[str, Any]:
     """A row of one thing at hand: a mapping, a tuple in the order of ``columns``, or a text (a prompt, or a completion)."""
     if isinstance(item, Mapping):
-        return {"prompt": "", **item}
+        return {"prompt": "", **item} if "completion" in item else dict(item)
     if isinstance(item, str) and len(columns) <= 2:
         return {"prompt": "", columns[-1]: item}
     if isinstance(item, tuple | list) and len(item) == len(columns):
@@ -150,7 +150,7 @@ def _set(stage: type, values: dict[str, Any], name: str, value: Any) -> None:
         name, _, field = name.rpartition(".")
         value = {field: value}
     known = field_types(stage)
-    held = {field: values.get(field, _default(stage, field)) for field in known}
+    held = {field: values.get(field, getattr(stage, field, None)) for field in known}
     of_call = {field: getattr(Run, field, "") for field in (*_OF_RUN, "folder", "resume")}
     if said := refusal(name, value, {**of_call, **held}):
         raise SpecError(said)
@@ -174,10 +174,6 @@ def _set(stage: type, values: dict[str, Any], name: str, value: Any) -> None:
 
 def _is_spec(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
-
-
-def _default(stage: type, name: str) -> Any:
-    return next(field.default for field in dataclasses.fields(stage) if field.name == name)
 
 
 def _merged(current: Any, value: Any, kind: Any, path: str) -> Any:

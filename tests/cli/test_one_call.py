@@ -11,7 +11,8 @@ import penstock as package
 from penstock.algos import DPO, GRPO, ILQL, PPO, SFT
 from penstock.api import reward, rows
 from penstock.config.run import ModelSpec, Offline, Online, Run
-from penstock.core.errors import SpecError
+from penstock.core.errors import DataError, SpecError
+from penstock.data.units import KINDS
 from penstock.one_call import compose
 
 SMALL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=32)
@@ -77,6 +78,29 @@ def test_held_out_rows_are_given_as_the_others_are() -> None:
     stage = made(samples=[("p", "answer")], evaluation=[("q", "other")]).stages[0]
     assert stage.evaluation is not None
     assert stage.evaluation.data == rows([{"prompt": "q", "completion": "other"}])
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"prompts": [{"messages": [{"role": "user", "content": "sky?"}]}], "reward": vowels}, "sky?"),
+        ({"samples": [{"instruction": "sky?", "input": "", "output": "blue"}]}, "sky?"),
+        ({"samples": [{"messages": [{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]}]}, "sky?"),
+        ({"preferences": [{"chosen": "sky? blue", "rejected": "sky? red"}]}, "sky? "),
+        ({"samples": [{"completion": "blue"}]}, ""),
+    ],
+    ids=["messages", "Alpaca", "a conversation", "an implicit prompt", "a text alone"],
+)
+def test_rows_at_hand_of_other_layouts_read_as_those_of_files(given: dict[str, Any], asked: str) -> None:
+    stage = made(**given).stages[0]
+    item = KINDS["prompts" if "prompts" in given else stage.algorithm.data](stage.data, Path(), 0)(0)
+    assert getattr(item, "prompt", item).text == asked
+
+
+def test_rows_without_what_is_asked_are_refused_and_no_empty_prompts() -> None:
+    data = made(prompts=[{"question": "sky?"}], reward=vowels).stages[0].data
+    with pytest.raises(DataError, match="'prompt' is undefined"):
+        KINDS["prompts"](data, Path(), 0)(0)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
+from penstock.data.texts import example_texts
 
 KEY = PromptKey("rows", 0, 0)
 BY_NAME = {one.layout: one for one in ROWS}
@@ -73,7 +74,7 @@ def test_a_turn_of_weight_0_is_read_and_not_learned():
 
 def test_a_conversation_whose_last_turn_has_weight_0_is_refused_where_that_turn_is_learned():
     with pytest.raises(DataError, match="weight 0, so nothing is left to learn"):
-        _ = example({"messages": [user("a"), model("b", weight=0)]}).answers
+        example_texts(example({"messages": [user("a"), model("b", weight=0)]}), None)
 
 
 def test_the_answer_of_verl_is_where_rewards_look_for_it():
@@ -85,7 +86,15 @@ def test_transcripts_are_split_before_the_last_answer():
     first = "\n\nHuman: Hi\n\nAssistant: Hello\n\nHuman: Bye\n\nAssistant: So long"
     made = pair({"chosen": first, "rejected": first.replace("So long", "No")}, chat=True)
     assert made.prompt.messages == (user("Hi"), model("Hello"), user("Bye"))
-    assert (made.chosen, made.rejected) == (model("So long"), model("No"))
+    assert made.answers == {"chosen": model("So long"), "rejected": model("No")}
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_pair_that_holds_its_better_conversation_a_third_time_is_that_pair(chat):
+    """As HuggingFaceH4/ultrafeedback_binarized has it, whose ``messages`` are for SFT."""
+    both = {"chosen": [user(SKY), model(BLUE)], "rejected": [user(SKY), model(GREEN)]}
+    made = pair({"prompt": SKY, **both, "messages": both["chosen"]}, chat=chat)
+    assert (made.prompt.messages, made.answers) == ((user(SKY),), {"chosen": model(BLUE), "rejected": model(GREEN)})
 
 
 @pytest.mark.parametrize(("kind", "row", "says"), [
@@ -93,7 +102,7 @@ def test_transcripts_are_split_before_the_last_answer():
     ("pairs", {"prompt": "x", "chosen": [user("a"), model("b")], "rejected": [user("a"), model("c")]}, "other messages than"),
     ("pairs", {"chosen": [model("b")], "rejected": [model("c")]}, "give the prompt"),
     ("pairs", {"prompt": "a", "chosen": [user("b")], "rejected": [user("c")]}, "assistant's turn alone"),
-    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "differ before"),
+    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "different messages"),
     ("examples", {"prompt": "a", "completion": [model("b")]}, "follows a prompt of messages"),
     ("examples", {"prompt": [user("a")], "completion": [user("b")]}, "ends with the assistant's turn"),
     ("examples", {"conversations": [{"from": "robot", "value": "a"}]}, 'ShareGPT has {"from": "human" or "gpt"'),
@@ -104,11 +113,11 @@ def test_transcripts_are_split_before_the_last_answer():
     ("examples", {"messages": [user("a"), model("b", weight=2)]}, "weight=2"),
     ("examples", {"messages": [{**user("a"), "weight": 1}, model("b")]}, "weight=1 of the role user"),
     ("examples", {"messages": [{"role": "human", "content": "a"}, model("b")]}, 'write "user"'),
-    ("examples", {"messages": [{"role": "wizard", "content": "a"}, model("b")]}, "no role is called"),
+    ("examples", {"messages": [{"role": "wizard", "content": "a"}, model("b")]}, "a role must be one of"),
     ("examples", {"messages": [user("a"), model("b", mood="good")]}, 'nobody reads "mood"'),
-    ("examples", {"messages": [user("a"), {"role": "assistant", "content": None, "function_call": {}}]}, "role and content"),
+    ("examples", {"messages": [user("a"), {"role": "assistant", "content": None, "function_call": {}}]}, "a content is a text"),
     ("examples", {"messages": [user("a"), model("b", function_call={"name": "f"})]}, 'write "tool_calls"'),
-    ("examples", {"messages": [user("a"), {"role": "assistant", "tool_calls": ["f"]}]}, "a tool call is"),
+    ("examples", {"messages": [user("a"), {"role": "assistant", "tool_calls": ["f"]}]}, "a call is"),
     ("examples", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, model("b")]}, 'the type "image_url"'),
     ("prompts", {"prompt": [user("a"), model("b")]}, "nothing is left to answer"),
     ("prompts", {"prompt": []}, "a value is a list"),
@@ -134,7 +143,7 @@ def test_what_a_template_joins_is_a_text_too(template):
 def test_templates_of_ones_own_are_what_is_read():
     row = {"question": "Hi", "chosen": "ab cd", "rejected": "ab ef"}
     made = pair(row, prompt="{{ question }}")
-    assert (made.prompt.text, made.chosen["content"], made.rejected["content"]) == ("Hi", "ab cd", "ab ef")
+    assert (made.prompt.text, made.answers) == ("Hi", {"chosen": model("ab cd"), "rejected": model("ab ef")})
 
 
 def test_parts_of_text_are_one_text():

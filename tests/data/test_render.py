@@ -12,6 +12,10 @@ ASKED = [{"role": "user", "content": "hello"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "hi"}]
 
 
+def said(answered):
+    return {name: turn["content"] for name, turn in answered.answers.items()}
+
+
 def renderer(**fields):
     return Renderer(DataSpec(source="x.jsonl", **fields))
 
@@ -77,7 +81,7 @@ def test_messages_that_are_answered_already_leave_nothing_to_generate():
 
 def test_an_answered_conversation_is_an_example():
     example = renderer(chat=True).example(KEY, {"messages": ANSWERED}, 0)
-    assert (list(example.prompt.messages), example.completion) == (ASKED, "hi")
+    assert (list(example.prompt.messages), example.answers) == (ASKED, {"completion": ANSWERED[1]})
 
 
 def test_all_texts_of_a_row_are_those_whose_columns_are_there():
@@ -95,5 +99,5 @@ def test_an_example_and_a_pair_use_their_templates():
     row = {"q": "1", "right": "2", "wrong": "3"}
     made = renderer(prompt="{{ q }}", completion="{{ right }}", chosen="{{ right }}!", rejected="{{ wrong }}")
     example, pair = made.example(KEY, row, 0), made.pair(KEY, row, 0)
-    assert (example.prompt.text, example.completion) == ("1", "2")
-    assert (pair.prompt.text, pair.chosen["content"], pair.rejected["content"]) == ("1", "2!", "3")
+    assert (example.prompt.text, said(example)) == ("1", {"completion": "2"})
+    assert (pair.prompt.text, said(pair)) == ("1", {"chosen": "2!", "rejected": "3"})

@@ -93,8 +93,9 @@ def test_a_data_spec_becomes_examples_and_pairs(tmp_path):
     spec = DataSpec(source=register(rows))
     example = examples(spec, tmp_path, seed=random.Random(0).randrange(100))(0)
     pair = pairs(spec, tmp_path, seed=1)(3)
-    assert example.prompt.text[1:] == example.completion[1:]
-    assert (pair.chosen["content"], pair.rejected["content"]) == (f"good{pair.prompt.text[1:]}", f"bad{pair.prompt.text[1:]}")
+    assert example.prompt.text[1:] == example.answers["completion"]["content"][1:]
+    said = {name: answer["content"] for name, answer in pair.answers.items()}
+    assert said == {"chosen": f"good{pair.prompt.text[1:]}", "rejected": f"bad{pair.prompt.text[1:]}"}
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 1000])

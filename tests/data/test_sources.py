@@ -238,10 +238,10 @@ def test_cells_of_csv_are_as_they_are_spelled(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": "007"}]', '{"a": 1}\n{"a": "007"}\n'], ids=["a list", "a line each"])
-def test_a_json_file_is_a_list_of_objects_or_one_a_line(text, tmp_path):
+@pytest.mark.parametrize("text", ['[{"a": 1}, {"a": "7"}]', '{"a": 1}\n{"a": "7"}\n'], ids=["a list", "a line each"])
+def test_a_json_file_is_a_list_of_objects_or_one_a_line_and_its_texts_stay_texts(text, tmp_path):
     (tmp_path / "some.json").write_text(text)
-    assert everything(open_source(DataSpec(source="some.json"), tmp_path)) == [{"a": 1}, {"a": "007"}]
+    assert everything(open_source(DataSpec(source="some.json"), tmp_path)) == [{"a": 1}, {"a": "7"}]
 
 
 def test_json_lines_stay_on_disk_and_their_index_is_kept(tmp_path, monkeypatch):

@@ -241,6 +241,30 @@ def test_trl_rows_with_an_implicit_prompt_are_split_at_a_word():
     assert {response.text for response in task.item.responses} == {"blue.", "black."}
 
 
+SAID = [{"role": "assistant", "content": text} for text in ("good", "bad")]
+ASKED = {"role": "user", "content": "q"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"input": {"messages": [ASKED]}, "preferred_output": SAID[:1], "non_preferred_output": SAID[1:]},
+        {"prompt": "q", "chosen": [ASKED, SAID[0]], "rejected": [ASKED, SAID[1]], "score_chosen": 8.5},
+    ],
+    ids=["OpenAI's preference format", "UltraFeedback, binarized"],
+)
+def test_preferences_of_other_layouts_are_read_as_training_reads_them(row):
+    [(task, _)] = from_trl([("f:1", row)], "theirs")
+    assert task.item.prompt == "q"
+    assert {response.text for response in task.item.responses} == {"good", "bad"}
+
+
+def test_an_answer_that_is_a_call_and_no_text_is_refused_by_its_place():
+    calls = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    with pytest.raises(FeedbackError, match=r"^f:7: .*chosen\[0\] has no content"):
+        from_trl([("f:7", {"prompt": "q", "chosen": [calls], "rejected": SAID[1:]})], "theirs")
+
+
 def test_argilla_records_go_there_and_back(store, tmp_path):
     said(store, pair("x", overlap=3), ann=2, bob=-1, cleo=0)
     records = to_argilla(snapshot(store))

@@ -216,7 +216,7 @@ async def test_half_a_character_is_no_json(serve):
 REFUSED_CHATS = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
-    ({"messages": [{"role": "king", "content": "x"}]}, "role"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
     ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),
@@ -296,7 +296,10 @@ async def test_tool_calls_without_a_content_and_metadata_are_taken(serve):
         {"role": "assistant", "content": None}, {"role": "assistant", "content": None, "tool_calls": {}},
         {"role": "assistant", "content": None, "tool_calls": ["add"]}, {"role": "user", "content": "a", "colour": "red"},
         {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": 3}}]},
-        {"role": "assistant", "content": "7", "reasoning_content": "3 + 4"},
+        {"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}, {"role": ["user"], "content": "a"}, "a",
+        {"role": "user", "content": [{"type": ["text"], "text": "a"}]}, {"role": "tool", "content": "a", "tool_call_id": 3},
+        {"role": "assistant", "tool_calls": {"function": {"name": "add"}}},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "[1]"}}]},
     ],
 )  # fmt: skip
 async def test_turns_that_would_not_arrive_whole_are_refused(serve, turn):

@@ -1,7 +1,8 @@
-"""Rows of files: JSON lines, which stay on disk until they are drawn, JSON, CSV, Parquet and plain text."""
+"""Rows of files: JSON lines, which stay on disk until they are read, JSON, CSV, Parquet and plain text."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import hashlib
@@ -34,8 +35,8 @@ PATIENCE = 2.0
 """Seconds between two lines that say how far reading has come."""
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
-    """Number, first byte and text of every line that is not blank, split at line feeds only, without their line end.
+def lines_of(path: Path) -> Iterator[tuple[int, int, int, str]]:
+    """Number, first byte, end and text of every line that is not blank, split at line feeds only, without their line end.
 
     Raises:
         DataError: not UTF-8, or it cannot be read to its end.
@@ -47,7 +48,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
             for number, line in enumerate(lines, 1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
                 if text.strip():
-                    yield number, at, text
+                    yield number, at, at + len(line), text
                 at += len(line)
         except UnicodeDecodeError as error:
             raise DataError(f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start}); convert the file") from error
@@ -55,30 +56,25 @@ def lines_of(path: Path) -> Iterator[tuple[int, int, str]]:
             raise DataError(f"{path}: cannot be read after line {number} ({error}); is it complete?") from error
 
 
-def parsed(path: Path, number: int, line: str) -> Row:
+def parsed(line: str | bytes, where: str) -> Row:
     """The row of a line of JSON. Raises DataError: it is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
+        raise DataError(f"{where}: not valid JSON ({error})") from error
     if not isinstance(row, dict):
-        raise DataError(f'{path}:{number}: a row must be a JSON object like {{"prompt": "…"}}, not {type(row).__name__}')
+        raise DataError(f'{where}: a row must be a JSON object like {{"prompt": "…"}}, not {type(row).__name__}')
     return row
 
 
 def numbered_json_rows(path: Path) -> Numbered:
     """Rows of a JSON-lines file, plain or gzipped, each with the number of its line, from 1; blank lines are passed over."""
-    return ((number, parsed(path, number, line)) for number, _, line in lines_of(path))
-
-
-def json_rows(path: Path) -> Iterator[DataRow]:
-    """:func:`numbered_json_rows` without the numbers."""
-    return (row for _, row in numbered_json_rows(path))
+    return ((number, parsed(line, f"{path}:{number}")) for number, _, _, line in lines_of(path))
 
 
 def text_rows(path: Path) -> Iterator[DataRow]:
     """Rows of a UTF-8 text file, one a line in the column ``text``; blank lines are passed over."""
-    return ({"text": line} for _, _, line in lines_of(path))
+    return ({"text": line} for *_, line in lines_of(path))
 
 
 class JsonLines:
@@ -98,14 +94,8 @@ class JsonLines:
 
     def __getitem__(self, place: int) -> DataRow:
         start, end = (int(edge) for edge in self._ends[place])
-        line = os.pread(self._file, end - start, start)
-        try:
-            row: Row = json.loads(line.decode("utf-8-sig" if start == 0 else "utf-8"))
-        except ValueError as error:
-            raise DataError(
-                f"{self.path}: row {place} is not what it was when the run began; do not change data of a run"
-            ) from error
-        return row
+        changed = f"{self.path}: row {place} is not what it was when the run began; do not change data of a run"
+        return parsed(os.pread(self._file, end - start, start), changed)
 
     def __del__(self) -> None:
         if "_file" in self.__dict__:
@@ -117,44 +107,29 @@ def _line_index(path: Path, stat: os.stat_result) -> NDArray[np.uint64]:
     known = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "rows"
     kept = folder / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.npy"
-    try:
+    with contextlib.suppress(OSError, ValueError):
         return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except (OSError, ValueError):
-        pass
     edges_N2 = _read_through(path, stat.st_size)
     if stat.st_size >= 1 << 20:
-        try:
+        with contextlib.suppress(OSError):  # a cache that cannot be written makes the next start slower, nothing else
             folder.mkdir(parents=True, exist_ok=True)
             with replaced(kept, binary=True) as file:
                 np.save(file, edges_N2, allow_pickle=False)
             return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except OSError:  # a cache that cannot be written makes the next start slower, nothing else
-            pass
     return edges_N2
 
 
 def _read_through(path: Path, size: int) -> NDArray[np.uint64]:
     """Parse every line once and note where it is."""
     edges, said = array("Q"), time.monotonic() + PATIENCE
-    for number, start, line in lines_of(path):
-        parsed(path, number, line)
-        edges.extend((start, start + len(line.encode()) + (3 if _marked(path, start) else 0)))
+    for number, start, end, line in lines_of(path):
+        parsed(line, f"{path}:{number}")
+        edges.extend((start, end))
         if number % 1000 == 0 and time.monotonic() > said:
-            print(
-                f"{path}: {start >> 20:,} of {size >> 20:,} MB read, {len(edges) // 2:,} rows; once",
-                file=sys.stderr,
-                flush=True,
-            )
+            read = f"{start >> 20:,} of {size >> 20:,} MB read, {len(edges) // 2:,} rows"
+            print(f"{path}: {read}; once", file=sys.stderr, flush=True)
             said = time.monotonic() + PATIENCE
     return np.frombuffer(edges, np.uint64).reshape(-1, 2)
-
-
-def _marked(path: Path, start: int) -> bool:
-    """Whether a line has a byte order mark before it."""
-    if start:
-        return False
-    with open(path, "rb") as file:
-        return file.read(3) == b"\xef\xbb\xbf"
 
 
 def numbered_json(path: Path) -> Numbered:
@@ -231,10 +206,11 @@ def open_rows(path: Path, name: str, most: int | None = None) -> Any:
     """
     if name.endswith(".jsonl") and most is None:
         return JsonLines(path)
-    if name.endswith((".csv", ".json")):
-        read = numbered_csv if name.endswith(".csv") else numbered_json
-        return [{column: number_of(cell) for column, cell in row.items()} for _, row in read(path)]
-    return list(itertools.islice(text_rows(path) if name.endswith(".txt") else json_rows(path), most))
+    if name.endswith(".txt"):
+        return list(itertools.islice(text_rows(path), most))
+    suffix = name.removesuffix(".gz").rpartition(".")[2]
+    rows = [row for _, row in itertools.islice(READERS[suffix](path), most)]
+    return [{column: number_of(cell) for column, cell in row.items()} for row in rows] if suffix == "csv" else rows
 
 
 READERS: Mapping[str, Callable[[Path], Numbered]] = {

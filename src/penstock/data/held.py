@@ -1,4 +1,4 @@
-"""Rows of what people have in their hands: lists, tables of pandas, polars and Arrow, data sets, columns."""
+"""Rows of what people have: lists, tables of pandas, polars and Arrow, data sets, columns."""
 
 from __future__ import annotations
 

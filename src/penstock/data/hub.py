@@ -11,7 +11,7 @@ from penstock.core.errors import DataError
 from penstock.core.network import hub_is_reachable
 from penstock.data.files import open_rows
 from penstock.data.held import plain
-from penstock.data.rows import Chain, DataRow, Rows, Slice, span
+from penstock.data.rows import Chain, DataRow, Rows
 
 
 class Table:
@@ -48,7 +48,7 @@ def open_hub(spec: DataSpec, place: str, base: Path) -> Source:
     except Exception as error:
         words = " ".join(str(error).split())
         raise DataError(f"{spec.source} (split {spec.split}): {type(error).__name__}: {words[:300]}") from error
-    return Rows(spec.name or name, Slice(table, span(spec, len(table))))
+    return Rows.of(spec, name, table)
 
 
 def _load(datasets: Any, spec: DataSpec, place: str, base: Path) -> tuple[str, Any]:

@@ -3,51 +3,45 @@ text or a list of messages. ``docs/your_data.md`` shows a row of each and what i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from penstock.core.errors import DataError
-from penstock.data.messages import Message, is_messages, spoken
+from penstock.core.messages import SPEAKERS, Message, is_messages
 from penstock.data.rows import DataRow
 
 Row = dict[str, Any]
 TRANSCRIPT = re.compile(r"\n\n(Human|Assistant): ?")
 """Where a turn begins in the transcripts of HH-RLHF."""
 
-ELSEWHERE: dict[frozenset[str], str] = {
-    frozenset({"question", "answer"}): 'GSM8K and the like: prompt="{{ question }}", completion="{{ answer }}"',
-    frozenset({"problem", "solution"}): 'MATH and the like: prompt="{{ problem }}", completion="{{ solution }}"',
-    frozenset({"problem", "answer"}): 'prompt="{{ problem }}", completion="{{ answer }}"',
-    frozenset({"query", "response"}): 'prompt="{{ query }}", completion="{{ response }}"',
-    frozenset({"query", "answers", "tools"}): "xLAM: make messages with tool_calls of query and answers, and keep tools",
-    frozenset({"input", "output"}): 'prompt="{{ input }}", completion="{{ output }}"',
-    frozenset(
-        {"instruction", "completions", "models"}
-    ): "UltraFeedback: keep the best and the worst rated of completions as chosen "
-    "and rejected (argilla/ultrafeedback-binarized-preferences has them)",
-    frozenset({"prompt", "answers"}): "Nectar: of answers the one with rank 1 is chosen and a later one rejected",
-    frozenset(
-        {"response_1", "response_2", "preference_strength"}
-    ): "HelpSteer2: below 0 response_1 is chosen, above 0 response_2; leave ties out",
-    frozenset(
-        {"response1", "response2", "overall_preference"}
-    ): "HelpSteer3: below 0 response1 is chosen, above 0 response2; leave ties out",
-    frozenset(
-        {"response_0", "response_1", "better_response_id"}
-    ): "PKU-SafeRLHF: chosen is response_{better_response_id}, or by safer_response_id",
-    frozenset({"segments"}): "Axolotl's segments: put what has label true into completion and what comes before it into prompt",
-    frozenset({"chat"}): "Glaive: split chat at USER and ASSISTANT into messages",
-    frozenset({"kto_tag"}): "LLaMA-Factory's kto_tag: call the column label",
-    frozenset({"text"}): 'a plain text: prompt="", completion="{{ text }}"',
+ELSEWHERE = {
+    "question answer": 'GSM8K and the like: prompt="{{ question }}", completion="{{ answer }}"',
+    "problem solution": 'MATH and the like: prompt="{{ problem }}", completion="{{ solution }}"',
+    "problem answer": 'prompt="{{ problem }}", completion="{{ answer }}"',
+    "query response": 'prompt="{{ query }}", completion="{{ response }}"',
+    "query answers tools": "xLAM: make messages with tool_calls of query and answers, and keep tools",
+    "input output": 'prompt="{{ input }}", completion="{{ output }}"',
+    "instruction completions models": "UltraFeedback: keep the best and the worst rated of completions as chosen and rejected "
+    "(argilla/ultrafeedback-binarized-preferences has them)",
+    "prompt answers": "Nectar: of answers the one with rank 1 is chosen and a later one rejected",
+    "response_1 response_2 preference_strength": "HelpSteer2: below 0 response_1 is chosen, above 0 response_2; leave ties out",
+    "response1 response2 overall_preference": "HelpSteer3: below 0 response1 is chosen, above 0 response2; leave ties out",
+    "response_0 response_1 better_response_id": "PKU-SafeRLHF: chosen is response_{better_response_id}, "
+    "or by safer_response_id",
+    "segments": "Axolotl's segments: put what has label true into completion and what comes before it into prompt",
+    "chat": "Glaive: split chat at USER and ASSISTANT into messages",
+    "kto_tag": "LLaMA-Factory's kto_tag: call the column label",
+    "text": 'a plain text: prompt="", completion="{{ text }}"',
 }
 """Columns of data sets that need a decision, and what to do with them."""
 
 
 def advice(row: DataRow) -> str:
     """What to do with a row of a layout that is known but not read, or nothing."""
-    fits = [keys for keys in ELSEWHERE if keys <= row.keys()]
-    return f"; {ELSEWHERE[max(fits, key=len)]}" if fits else ""
+    fits = [columns for columns in ELSEWHERE if row.keys() >= {*columns.split()}]
+    return f"; {ELSEWHERE[max(fits, key=lambda columns: len(columns.split()))]}" if fits else ""
 
 
 def arranged(row: DataRow, chat: bool, where: str) -> DataRow:
@@ -61,8 +55,8 @@ def arranged(row: DataRow, chat: bool, where: str) -> DataRow:
     """
     if "messages" in row and not ({"prompt", "completion"} <= row.keys()):
         return row
-    for keys, read in LAYOUTS:
-        if keys <= row.keys():
+    for columns, read in LAYOUTS.items():
+        if row.keys() >= {*columns.split()}:
             return read(dict(row), chat, where)
     return row
 
@@ -71,9 +65,28 @@ def _sharegpt(row: Row, chat: bool, where: str) -> Row:
     """``conversations`` of ShareGPT, with LLaMA-Factory's ``system``; its ``chosen`` and ``rejected`` are single turns."""
     if not isinstance(row["conversations"], list | tuple):
         raise DataError(f"{where}: conversations must be a list of turns, not {row['conversations']!r:.80}")
-    said = spoken(row["conversations"], where, row.get("system"))
-    answers = {name: spoken([row[name]], where) for name in ("chosen", "rejected") if isinstance(row.get(name), Mapping)}
+    said = [_spoken(turn, f"{where}: conversations[{place}]") for place, turn in enumerate(row["conversations"])]
+    said = [{"role": "system", "content": row["system"]}, *said] if row.get("system") else said
+    answers = {name: [_spoken(row[name], where)] for name in ("chosen", "rejected") if isinstance(row.get(name), Mapping)}
     return {**row, "prompt": said, **answers} if answers else {**row, "messages": said}
+
+
+def _spoken(turn: Any, where: str) -> Any:
+    """A turn (``from``, ``value``) as a message; of the speaker ``function_call`` the value is a call in JSON, or a list."""
+    if not isinstance(turn, Mapping) or "role" in turn:
+        return turn
+    who, said = turn.get("from"), turn.get("value")
+    if not isinstance(said, str) or who not in (*SPEAKERS, "function_call"):
+        raise DataError(f'{where} is {turn!r:.80}; ShareGPT has {{"from": "human" or "gpt", "value": "…"}} '
+                        f"(also {', '.join((*SPEAKERS, 'function_call'))})")  # fmt: skip
+    more = {key: value for key, value in turn.items() if key not in ("from", "value")}
+    if who != "function_call":
+        return {"role": SPEAKERS[who], "content": said, **more}
+    try:
+        calls = json.loads(said)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: a function_call holds JSON with name and arguments ({error})") from error
+    return {"role": "assistant", "tool_calls": calls if isinstance(calls, list) else [calls], **more}
 
 
 def _alpaca(row: Row, chat: bool, where: str) -> Row:
@@ -101,20 +114,15 @@ def _openai_preference(row: Row, chat: bool, where: str) -> Row:
     if unread := [key for key, value in given.items() if key not in known and value is not None]:
         raise DataError(f'{where}: nobody reads "{unread[0]}" of input; it may hold {", ".join(known)}')
     tools = {"tools": given["tools"]} if given.get("tools") else {}
-    return {
-        **tools,
-        **row,
-        "prompt": given["messages"],
-        "chosen": row["preferred_output"],
-        "rejected": row["non_preferred_output"],
-    }
+    pair = {"prompt": given["messages"], "chosen": row["preferred_output"], "rejected": row["non_preferred_output"]}
+    return {**tools, **row, **pair}
 
 
 def _verl(row: Row, chat: bool, where: str) -> Row:
     """``reward_model`` of verl: its ``ground_truth`` is the answer where rules judge it."""
-    told = row["reward_model"]
-    if isinstance(told, Mapping) and str(told.get("style")).startswith("rule") and told.get("ground_truth") is not None:
-        return {"answer": told["ground_truth"], **row}
+    judged = row["reward_model"]
+    if isinstance(judged, Mapping) and str(judged.get("style")).startswith("rule") and judged.get("ground_truth") is not None:
+        return {"answer": judged["ground_truth"], **row}
     return row
 
 
@@ -153,19 +161,14 @@ def _pair_of_messages(prompt: Any, chosen: Sequence[Message], rejected: Sequence
 
 def _pair_of_transcripts(chosen: str, rejected: str, chat: bool, where: str) -> Row:
     """Two transcripts of HH-RLHF, split before the last answer."""
-    turns = [_turns(text, where) for text in (chosen, rejected)]
-    (before, answer), (other, refused) = ((said[:-1], said[-1]) for said in turns)
-    if before != other or not before or {answer["role"], refused["role"]} != {"assistant"}:
-        raise DataError(
-            f"{where}: the transcripts chosen and rejected differ before the assistant's last answer; give both the same"
-        )
-    if chat:
-        return {"prompt": before, "chosen": [answer], "rejected": [refused]}
+    found = _pair_of_messages(None, _turns(chosen), _turns(rejected), where)
+    if chat or any(found[name][0]["role"] != "assistant" for name in ("chosen", "rejected")):
+        return found
     at = chosen.rfind("\n\nAssistant:") + len("\n\nAssistant:")
     return {"prompt": chosen[:at], "chosen": chosen[at:], "rejected": rejected[at:]}
 
 
-def _turns(transcript: str, where: str) -> list[Message]:
+def _turns(transcript: str) -> list[Message]:
     pieces = TRANSCRIPT.split(transcript)
     roles = {"Human": "user", "Assistant": "assistant"}
     return [{"role": roles[who], "content": said} for who, said in zip(pieces[1::2], pieces[2::2], strict=True)]
@@ -177,12 +180,12 @@ def common_start(first: str, second: str) -> int:
     return first.rfind(" ", 0, shared) + 1 if shared else 0
 
 
-LAYOUTS: tuple[tuple[frozenset[str], Callable[[Row, bool, str], Row]], ...] = (
-    (frozenset({"conversations"}), _sharegpt),
-    (frozenset({"input", "preferred_output", "non_preferred_output"}), _openai_preference),
-    (frozenset({"instruction"}), _alpaca),
-    (frozenset({"reward_model", "prompt"}), _verl),
-    (frozenset({"completions", "labels"}), _steps),
-    (frozenset({"chosen", "rejected"}), _pair),
-)
+LAYOUTS: dict[str, Callable[[Row, bool, str], Row]] = {
+    "conversations": _sharegpt,
+    "input preferred_output non_preferred_output": _openai_preference,
+    "instruction": _alpaca,
+    "reward_model prompt": _verl,
+    "completions labels": _steps,
+    "chosen rejected": _pair,
+}
 """Columns by which a layout is known, and what reads it; the first that fits."""

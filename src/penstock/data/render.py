@@ -18,9 +18,9 @@ from jinja2 import nodes
 from penstock.config.parts import TEMPLATE_OWN
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, blame
+from penstock.core.messages import Message, Messages, assistant, is_messages, read_messages
 from penstock.core.types import Prompt, PromptKey
 from penstock.data.layouts import advice, arranged
-from penstock.data.messages import Message, Messages, assistant, is_messages, read_messages
 from penstock.data.rows import DataRow
 
 ARGUMENTS = "chat_template_kwargs"
@@ -28,19 +28,13 @@ ARGUMENTS = "chat_template_kwargs"
 
 
 @dataclass(frozen=True)
-class Example:
-    """A prompt and the text that should follow it, the last turn of a ``conversation`` if there is one."""
+class Answered:
+    """A prompt and what may follow it by name: a ``completion``, or ``chosen`` and ``rejected``."""
 
     prompt: Prompt
-    completion: str
+    answers: Mapping[str, Message]
     conversation: Messages = ()
-
-    @property
-    def answers(self) -> Mapping[str, Message]:
-        """What should follow the prompt, by name."""
-        if self.conversation and self.conversation[-1].get("weight", 1) == 0:
-            raise DataError(f"{self.prompt.key}: its last turn has weight 0, so nothing is left to learn; leave the row out")
-        return {"completion": bare(self.conversation[-1]) if self.conversation else assistant(self.completion)}
+    """All turns of an example that is one; no completion is left where the last has weight 0."""
 
     @property
     def turns(self) -> list[tuple[Messages, Message]]:
@@ -49,20 +43,6 @@ class Example:
         said = tuple(bare(message) for message in self.conversation)
         learned = [turn["role"] == "assistant" and turn.get("weight", 1) != 0 for turn in self.conversation]
         return [(said[:n], turn) for n, turn in enumerate(said) if n and learned[n]]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A prompt and two texts that may follow it, the preferred one first."""
-
-    prompt: Prompt
-    chosen: Message
-    rejected: Message
-
-    @property
-    def answers(self) -> Mapping[str, Message]:
-        """What may follow the prompt, by name."""
-        return {"chosen": self.chosen, "rejected": self.rejected}
 
 
 def bare(message: Message) -> Message:
@@ -85,19 +65,17 @@ def text_of(value: Any) -> Any:
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     """Jinja's sandbox, in which what ``~`` joins must be texts too."""
 
+    def __init__(self) -> None:
+        super().__init__(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, finalize=text_of)
+        # Without jinja's own globals a missing column called "dict" or "range" is an error like any other.
+        self.globals.clear()
+        self.filters["text_of"] = text_of
+
     def joined(self, text: str) -> jinja2.Template:
         tree = self.parse(text)
         for node in tree.find_all(nodes.Concat):
             node.nodes = [nodes.Filter(part, "text_of", [], [], None, None, lineno=part.lineno) for part in node.nodes]
         return self.from_string(tree)
-
-
-def _environment() -> _Environment:
-    environment = _Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, finalize=text_of)
-    # Without jinja's own globals a missing column called "dict" or "range" is an error like any other.
-    environment.globals.clear()
-    environment.filters["text_of"] = text_of
-    return environment
 
 
 class Template:
@@ -110,7 +88,7 @@ class Template:
         self.column = named.group(1) if named else ""
         """The column that it names and nothing else, if it does."""
         try:
-            self._compiled = _environment().joined(text)
+            self._compiled = _Environment().joined(text)
         except jinja2.TemplateSyntaxError as error:
             raise DataError(f'template {name} "{text}": line {error.lineno}: {error.message}') from error
 
@@ -138,25 +116,23 @@ class Renderer:
 
     def __init__(self, spec: DataSpec) -> None:
         self.chat, self._arguments = spec.template_arguments is not None, spec.template_arguments or {}
-        self._prompt = Template("prompt", spec.prompt)
-        self._completion = Template("completion", spec.completion)
-        self._chosen = Template("chosen", spec.chosen)
-        self._rejected = Template("rejected", spec.rejected)
-        every = (self._prompt, self._completion, self._chosen, self._rejected)
-        self._arranges = all(template.column == template.name for template in every)
+        names = ("prompt", "completion", "chosen", "rejected")
+        self._templates = {name: Template(name, getattr(spec, name)) for name in names}
+        self._arranges = all(template.column == name for name, template in self._templates.items())
 
     def _arranged(self, row: DataRow, where: str) -> DataRow:
         return arranged(row, self.chat, where) if self._arranges else row
 
-    def _said(self, template: Template, row: DataRow, where: str) -> str | Messages:
+    def _said(self, name: str, row: DataRow, where: str) -> str | Messages:
+        template = self._templates[name]
         if template.column and is_messages(row.get(template.column)):
-            return read_messages(row[template.column], where)
+            return read_messages(row[template.column], f"{where}: messages")
         return template(row, where)
 
     def _messages(self, row: DataRow, where: str) -> Messages:
         """The row's column ``messages`` if that is what is to be read."""
         wanted = self.chat or (self._arranges and "prompt" not in row)
-        return read_messages(row["messages"], where) if wanted and "messages" in row else ()
+        return read_messages(row["messages"], f"{where}: messages") if wanted and "messages" in row else ()
 
     def prompt(self, key: PromptKey, row: DataRow, index: int) -> Prompt:
         """A prompt to be answered: the row's messages, or its text, with ``chat`` as one user turn.
@@ -168,7 +144,7 @@ class Renderer:
         return self._asked(key, self._arranged(row, where), where)
 
     def _asked(self, key: PromptKey, row: DataRow, where: str) -> Prompt:
-        said = self._messages(row, where) or self._said(self._prompt, row, where)
+        said = self._messages(row, where) or self._said("prompt", row, where)
         if isinstance(said, str):
             if not self.chat:
                 return Prompt(key, said, columns=row)
@@ -183,39 +159,41 @@ class Renderer:
         said = tuple(bare(message) for message in messages)
         return Prompt(key, said[-1].get("content", ""), said, {**row, ARGUMENTS: found} if found else row)
 
-    def example(self, key: PromptKey, row: DataRow, index: int) -> Example:
+    def example(self, key: PromptKey, row: DataRow, index: int) -> Answered:
         """A prompt and its completion. Messages that end with the assistant's turn hold both. Of a prompt and a completion that
         are messages each, as TRL has them, the completion's turns alone are learned."""
         where = f"{key.source} row {index}"
         row = self._arranged(row, where)
         messages = self._messages(row, where)
-        if messages and messages[-1]["role"] == "assistant" and len(messages) > 1:
-            prompt = self._conversation(key, messages[:-1], row, where)
-            return Example(prompt, messages[-1].get("content", ""), messages)
-        prompt, said = self._asked(key, row, where), self._said(self._completion, row, where)
-        if isinstance(said, str):
-            return Example(prompt, said)
-        before = tuple({**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt.messages)
-        if said[-1]["role"] != "assistant" or not before:
-            raise DataError(
-                f"{where}: a completion of messages ends with the assistant's turn and follows a prompt of messages"
-            )
-        prompt = self._conversation(key, (*before, *said[:-1]), row, where)
-        return Example(prompt, said[-1].get("content", ""), (*before, *said))
+        if not messages or messages[-1]["role"] != "assistant" or len(messages) == 1:
+            prompt, said = self._asked(key, row, where), self._said("completion", row, where)
+            if isinstance(said, str):
+                return Answered(prompt, {"completion": assistant(said)})
+            if said[-1]["role"] != "assistant" or not prompt.messages:
+                raise DataError(
+                    f"{where}: a completion of messages ends with the assistant's turn and follows a prompt of messages"
+                )
+            before = [{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt.messages]
+            messages = (*before, *said)
+        learned = messages[-1].get("weight", 1) != 0
+        prompt = self._conversation(key, messages[:-1], row, where)
+        return Answered(prompt, {"completion": bare(messages[-1])} if learned else {}, messages)
 
-    def pair(self, key: PromptKey, row: DataRow, index: int) -> Pair:
-        """A prompt and its two completions."""
+    def pair(self, key: PromptKey, row: DataRow, index: int) -> Answered:
+        """A prompt and its two completions. Where these are conversations, ``messages`` are one of both again and not read."""
         where = f"{key.source} row {index}"
+        if "prompt" in row and is_messages(row.get("chosen")) and is_messages(row.get("rejected")):
+            row = {name: value for name, value in row.items() if name != "messages"}
         row = self._arranged(row, where)
         prompt = self._asked(key, row, where)
-        return Pair(prompt, self._answer(self._chosen, prompt, row, where), self._answer(self._rejected, prompt, row, where))
+        return Answered(prompt, {name: self._answer(name, prompt, row, where) for name in ("chosen", "rejected")})
 
-    def _answer(self, template: Template, prompt: Prompt, row: DataRow, where: str) -> Message:
-        said = self._said(template, row, where)
+    def _answer(self, name: str, prompt: Prompt, row: DataRow, where: str) -> Message:
+        said = self._said(name, row, where)
         if isinstance(said, str):
             return assistant(said)
         if len(said) != 1 or said[0]["role"] != "assistant" or not prompt.messages:
-            raise DataError(f"{where}: {template.name} has {len(said)} messages; give the assistant's turn alone, after a "
+            raise DataError(f"{where}: {name} has {len(said)} messages; give the assistant's turn alone, after a "
                             "prompt of messages, or the whole conversation in both answers")  # fmt: skip
         return bare(said[0])
 
@@ -223,9 +201,9 @@ class Renderer:
         """Every text that the row's columns allow, to fit a tokenizer to; a template whose columns are missing gives none."""
         row = self._arranged(row, "a row")
         yield from (message["content"] for message in self._messages(row, "a row") if "content" in message)
-        for template in (self._prompt, self._completion, self._chosen, self._rejected):
+        for name in self._templates:
             with contextlib.suppress(DataError):
-                said = self._said(template, row, "a row")
+                said = self._said(name, row, "a row")
                 yield from [said] if isinstance(said, str) else [turn["content"] for turn in said if "content" in turn]
         if isinstance(row.get("steps"), list | tuple):  # of a process reward model
             yield from (step for step in row["steps"] if isinstance(step, str))

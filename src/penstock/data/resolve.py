@@ -125,14 +125,13 @@ def _module(place: str, base: Path | None, reference: str) -> ModuleType:
 
 
 def _named_module(place: str, reference: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
+    with blame(SpecError, f'"{reference}": importing {place}'):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
+                raise
             raise SpecError(f'"{reference}": there is no module "{place}"; install it or name a file: FILE.py:…') from error
-        raise SpecError(f'"{reference}": importing {place}: {error}') from error
-    except Exception as error:
-        raise SpecError(f'"{reference}": importing {place}: {type(error).__name__}: {error}') from error
 
 
 def _file_module(path: Path, reference: str) -> ModuleType:

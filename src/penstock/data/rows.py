@@ -1,31 +1,16 @@
-"""A source held in memory, and the slice of rows that a spec asks for."""
+"""Rows under a name, and the slice of them that a spec asks for."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError
 
 DataRow = Mapping[str, Any]
-
-
-class Slice:
-    """Some of the rows of a source, which stays where it is."""
-
-    def __init__(self, rows: Any, chosen: range) -> None:
-        self._rows, self._chosen = rows, chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __getitem__(self, index: int) -> DataRow:
-        row: DataRow = self._rows[self._chosen[index]]
-        return row
 
 
 class Chain:
@@ -44,19 +29,28 @@ class Chain:
         return row
 
 
-@dataclass
 class Rows:
-    """Rows of data under a name; fulfils the Source protocol."""
+    """Rows of data under a name, which stay where they are; fulfils the Source protocol.
 
-    name: str
-    rows: Any
-    """What gives a row by its index."""
+    Args:
+        rows: what gives a row by its index.
+        chosen: indices of those that count; None: all.
+    """
+
+    def __init__(self, name: str, rows: Any, chosen: range | None = None) -> None:
+        self.name, self._rows, self._chosen = name, rows, range(len(rows)) if chosen is None else chosen
+
+    @classmethod
+    def of(cls, spec: DataSpec, usual: str, rows: Any) -> Rows:
+        """What ``skip`` and ``size`` leave, under the spec's name or the ``usual`` one. Raises DataError: nothing is left."""
+        return cls(spec.name or usual, rows, span(spec, len(rows)))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._chosen)
 
     def __getitem__(self, index: int) -> DataRow:
-        return self.rows[index]
+        row: DataRow = self._rows[self._chosen[index]]
+        return row
 
 
 def span(spec: DataSpec, available: int) -> range:

@@ -15,7 +15,7 @@ from penstock.config.run import DataSpec
 from penstock.core.contracts import Source
 from penstock.core.errors import DataError
 from penstock.core.types import Prompt, PromptKey
-from penstock.data.render import Example, Pair, Renderer
+from penstock.data.render import Answered, Renderer
 from penstock.data.rows import DataRow
 from penstock.data.sources import open_source
 
@@ -35,7 +35,7 @@ def order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
 SHUFFLED = 1 << 20
 """Rows up to which an epoch's order is held; above, the place of each draw is computed, with no memory and in constant time."""
 LOOKED_THROUGH = 100_000
-"""Rows up to which all are looked at before the first draw where some are to be left out; above, each is as it is drawn."""
+"""Rows up to which all are looked at before the first draw where some are to be left out; above, each is in its turn."""
 TRIES = 100
 """Rows that may be too long one after another."""
 
@@ -105,7 +105,7 @@ class Sampler(Generic[Item]):
     def where(self, keep: Callable[[Item, int], bool]) -> Sampler[Item]:
         """A sampler over the rows that ``keep`` (of the item and its row) says yes to; all are looked at, in order.
 
-        Of more than :data:`LOOKED_THROUGH` rows each is looked at when it is drawn, and another one, which depends on the draw
+        Of more than :data:`LOOKED_THROUGH` rows each is looked at in its turn, and another one, which depends on the draw
         alone, takes the place of one that is left out.
 
         Raises:
@@ -123,14 +123,14 @@ class Sampler(Generic[Item]):
     def index(self, ordinal: int) -> int:
         """Which of the source's rows the ``ordinal``-th draw is."""
         if self._keep is None:
-            return self._drawn(ordinal)
+            return self._sampled(ordinal)
         if ordinal not in self._chosen:
             if len(self._chosen) >= 1 << 12:
                 self._chosen.pop(next(iter(self._chosen)))
             self._chosen[ordinal] = self._kept(ordinal, self._keep)
         return self._chosen[ordinal]
 
-    def _drawn(self, ordinal: int) -> int:
+    def _sampled(self, ordinal: int) -> int:
         epoch, place = divmod(ordinal, len(self))
         if self.shuffle and len(self) > SHUFFLED:
             return self.rows[permuted(place, self.seed, epoch, len(self))]
@@ -138,7 +138,7 @@ class Sampler(Generic[Item]):
 
     def _kept(self, ordinal: int, keep: Callable[[Item, int], bool]) -> int:
         """The row of a draw, or the first of others in its place that stays."""
-        row, name = self._drawn(ordinal), self.source.name
+        row, name = self._sampled(ordinal), self.source.name
         for attempt in range(TRIES):
             if keep(self._make(PromptKey(name, 0, row), self.source[row], row), row):
                 return row
@@ -158,12 +158,12 @@ def prompts(spec: DataSpec, base: Path, seed: int) -> Sampler[Prompt]:
     return Sampler(open_source(spec, base), seed, Renderer(spec).prompt, spec.shuffle)
 
 
-def examples(spec: DataSpec, base: Path, seed: int) -> Sampler[Example]:
+def examples(spec: DataSpec, base: Path, seed: int) -> Sampler[Answered]:
     """Prompts with their completions, for supervised fine-tuning."""
     return Sampler(open_source(spec, base), seed, Renderer(spec).example, spec.shuffle)
 
 
-def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Pair]:
+def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Answered]:
     """Preference pairs."""
     return Sampler(open_source(spec, base), seed, Renderer(spec).pair, spec.shuffle)
 

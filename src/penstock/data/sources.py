@@ -10,7 +10,7 @@ from penstock.core.contracts import Source
 from penstock.core.errors import DataError, blame
 from penstock.data.files import FILES, open_rows
 from penstock.data.resolve import is_reference, resolve
-from penstock.data.rows import Rows, Slice, span
+from penstock.data.rows import Rows
 
 Opener = Callable[[DataSpec, str, Path], Source]
 """Opens a source: its spec, what follows the colon, and the folder that relative files are looked up in."""
@@ -66,7 +66,7 @@ def _open_file(spec: DataSpec, path: Path) -> Source:
     if not len(found):
         raise DataError(f"{path}: no rows in it; is it the right file?")
     stem = path.name.removesuffix(".gz").rsplit(".", 1)[0]
-    return Rows(spec.name or stem, Slice(found, span(spec, len(found))))
+    return Rows.of(spec, stem, found)
 
 
 def _open_function(spec: DataSpec, base: Path) -> Rows:
@@ -82,4 +82,4 @@ def _open_function(spec: DataSpec, base: Path) -> Rows:
             raise DataError(f"{spec.source}: row {index} is {type(row).__name__}; a row must map column names to values")
     if not rows:
         raise DataError(f"{spec.source}: returned no rows")
-    return Rows(spec.name or spec.source.rpartition(":")[2], Slice(rows, span(spec, len(rows))))
+    return Rows.of(spec, spec.source.rpartition(":")[2], rows)

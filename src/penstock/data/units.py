@@ -35,7 +35,7 @@ class Units:
         self.bound = "data.too_long.tokens" if self.limit < context else "the model's context"
         self.sampler = with_media(KINDS[algorithm.data](spec, base, seed), text, base)
         self.counts: Metrics = {}
-        """How many rows of the data were dropped and truncated; none where they are refused, or looked at as they are drawn."""
+        """How many rows of the data were dropped and truncated; none where they are refused, or looked at in their turn."""
         if rule.cuts and not algorithm.truncates:
             raise SpecError(f"a row of {type(algorithm).__name__} means nothing without its end; set data.too_long=Drop")
         if rule.cuts and text.store is not None:

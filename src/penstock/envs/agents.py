@@ -24,7 +24,7 @@ from penstock.core.errors import EnvError, ModelError, SpecError
 from penstock.core.types import IntArray, Sampling
 from penstock.data.resolve import resolve
 from penstock.envs.apis import AgentRequest, Reply, canonical
-from penstock.envs.calls import Call, aloud, parsed
+from penstock.envs.calls import Parsed, parsed
 from penstock.envs.env import Context, Env, Said, Turn
 from penstock.envs.rendering import UNLISTED, Rendering
 from penstock.sandbox.threads import is_asynchronous
@@ -33,8 +33,6 @@ from penstock.web.refusals import Refusal
 if TYPE_CHECKING:
     from penstock.envs.capture import Pending, Session
 
-MARKS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": "<|python_tag|>"}
-"""What is between the words of a turn and its calls, by format; in ``json`` a call is all of the turn."""
 OUTPUT = 1 << 20
 """Bytes of a command's output that are read."""
 ANSWER_SECONDS = 3600.0
@@ -107,12 +105,9 @@ class AgentEnv(Env):
     async def step(self, said: Said) -> Turn:
         asked, node = self._asked, self._node
         assert asked is not None
-        problems: tuple[str, ...] = ()
-        calls: tuple[Call, ...] = ()
-        if asked.asked.tools and said.finish != "length":
-            found = parsed(said.raw, self.calls, said.thinking)
-            calls, problems = found.calls, found.problems
-        text = self._spoken(said) if calls else said.raw
+        asks = asked.asked.tools and said.finish != "length"
+        found = parsed(said.raw, self.calls, said.thinking) if asks else Parsed()
+        calls, text = found.calls, found.words if found.calls else said.raw
         ids = tuple(f"call{self._ids + at:05d}" for at in range(len(calls)))
         self._ids += len(ids)
         reply = Reply(text, calls, said.finish == "length", self._read, len(said.tokens_T), ids)
@@ -121,20 +116,13 @@ class AgentEnv(Env):
             asked.answer.set_result(reply)
         else:
             self.unheard.add(said.turn)
-        metrics = {"tool_calls": float(len(calls)), "malformed_calls": float(len(problems))}
+        metrics = {"tool_calls": float(len(calls)), "malformed_calls": float(len(found.problems))}
         if said.turn in self.unheard:
             metrics["unheard"] = 1.0
         following = await self._next()
         if isinstance(following, Turn):
             return replace(following, metrics=metrics)
         return Turn(Context(following), metrics=metrics)
-
-    def _spoken(self, said: Said) -> str:
-        """The words before the calls."""
-        mark = MARKS.get(self.calls, "")
-        text = said.raw
-        at = aloud(text, self.calls, said.thinking).find(mark) if mark else 0
-        return text[: max(at, 0)].strip()
 
     def cut(self) -> Turn:
         """What a program that is not at its end has earned: nothing, as an environment that never said so."""
@@ -189,7 +177,7 @@ class AgentEnv(Env):
         """As the call asks: no more tokens than it wants, and its stop strings; all else is the stage's."""
         assert self._asked is not None
         asked = self._asked.asked
-        most = min(given.max_new_tokens, asked.most or given.max_new_tokens)
+        most = min(given.max_new_tokens, asked.most)
         return replace(given, max_new_tokens=most, stop=tuple(dict.fromkeys((*given.stop, *asked.stop))))
 
     def _ended(self, program: asyncio.Task[Any]) -> Turn:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.errors import SpecError
+from penstock.core.messages import strict_json
 
 LONGEST = 1 << 16
 """Characters of a call that is read."""
@@ -24,10 +25,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The calls of a turn in order, and in words what of it should have been calls and is none."""
+    """The calls of a turn in order, in words what of it should have been calls and is none, and what comes before them."""
 
     calls: tuple[Call, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    words: str = field(default="", compare=False)
 
 
 _HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
@@ -112,24 +114,21 @@ def parsed(raw: str, calls: str, thinking: bool = False) -> Parsed:
         raise SpecError(f'calls="{calls}" is no format of tool calls; known are {", ".join(FORMATS)}')
     found: list[Call] = []
     problems: list[str] = []
-    for body in FORMATS[calls](aloud(raw, calls, thinking)):
+    said = aloud(raw, calls, thinking)
+    for body in FORMATS[calls](said):
         try:
             found += [_call(one) for one in _values(body)]
         except (ValueError, RecursionError) as error:
             problems.append(f"this is no call: {error or 'too deep'}")
-    return Parsed(tuple(found), tuple(problems))
+    called = re.search(_CALL[calls], said, re.DOTALL)
+    return Parsed(tuple(found), tuple(problems), (raw[: called.start()] if called else raw).strip())
 
 
 def _values(body: str) -> list[Any]:
     if len(body) > LONGEST:
         raise ValueError(f"{len(body)} characters are more than the {LONGEST} that are read")
-    value = json.loads(body, parse_constant=refuse)
+    value = strict_json(body)
     return value if isinstance(value, list) else [value]
-
-
-def refuse(constant: str) -> Any:
-    """Says no to NaN and infinities, which Python would read."""
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _call(value: Any) -> Call:
@@ -137,7 +136,7 @@ def _call(value: Any) -> Call:
         raise ValueError('a call is {"name": …, "arguments": {…}}')
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):  # as the OpenAI API writes them
-        arguments = json.loads(arguments, parse_constant=refuse)
+        arguments = strict_json(arguments)
     if not isinstance(arguments, dict):
         raise ValueError("arguments are a JSON object")
     return Call(value["name"], arguments)

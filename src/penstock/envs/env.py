@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from penstock.core.errors import EnvError
+from penstock.core.messages import Message
 from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
-from penstock.data.messages import Message
 from penstock.envs.shown import Part
 from penstock.envs.spec import History
 from penstock.sandbox.threads import is_asynchronous

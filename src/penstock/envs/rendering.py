@@ -15,8 +15,8 @@ import numpy as np
 
 from penstock.core.blobs import Blob
 from penstock.core.errors import EnvError, ModelError, SpecError
+from penstock.core.messages import Message, assistant
 from penstock.core.types import IntArray, Prompt
-from penstock.data.messages import Message, assistant
 from penstock.data.texts import arguments_of, prompt_tokens, reader
 from penstock.envs.spec import History
 from penstock.models.chat import GUARD

@@ -13,13 +13,13 @@ from penstock.config.run import DataSpec
 from penstock.core.contracts import Reward
 from penstock.core.errors import DataError, RewardError
 from penstock.core.types import Group, Metrics, Sample, SampleKey
-from penstock.data.render import Example
+from penstock.data.render import Answered
 from penstock.data.sampler import examples
 from penstock.data.texts import example_texts, reader
 from penstock.models.text import Text
 
 
-def as_sample(example: Example, text: Text) -> Sample:
+def as_sample(example: Answered, text: Text) -> Sample:
     """A given completion as if it had been sampled, closed by the end token."""
     tokens_T, action_T = completed(example_texts(example, text), "completion", reader(example.prompt, text))
     return Sample(
@@ -29,7 +29,7 @@ def as_sample(example: Example, text: Text) -> Sample:
         logp_T=np.zeros(len(tokens_T), np.float32),
         version_T=np.where(action_T, 0, -1).astype(np.int32),
         finish="stop",
-        text=example.completion,
+        text=example.answers["completion"]["content"],
     )
 
 

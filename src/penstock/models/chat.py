@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.core.errors import ModelError, blame
+from penstock.core.errors import ModelError
+from penstock.core.messages import Message, MessageError, arguments_of, read_message
 
-Message = Mapping[str, Any]
 Form = tuple[str, str | None]
 """How a call is handed over: its arguments as an ``object`` or as ``text``, and the content with it (None: no such key)."""
 
@@ -38,7 +38,6 @@ SCHEMA = {
 SILENT = frozenset({"role", "content", "tool_call_id", "weight"})
 """Keys of a turn that no template needs to name: which call a result is of, and whether the data wants the turn learned."""
 HERMES = "the chat template has no place for {}: they are written as Hermes has them, {}"
-THOUGHTS = frozenset({"reasoning_content", "thinking", "reasoning"})
 
 
 class ChatTemplate:
@@ -140,7 +139,10 @@ class ChatTemplate:
                 self._say(f'the chat template reads no argument "{name}", so it does nothing')
         turns: list[dict[str, Any]] = []
         for place, message in enumerate(messages):
-            self._add(turns, message, f"messages[{place}]")
+            try:
+                self._add(turns, read_message(message, f"messages[{place}]"), f"messages[{place}]")
+            except MessageError as error:
+                raise ModelError(str(error)) from error
         if tools := [_tool(tool, f"tools[{place}]") for place, tool in enumerate(arguments.get("tools") or ())]:
             if self.schemas():
                 given["tools"] = tools
@@ -152,19 +154,15 @@ class ChatTemplate:
                 turn["content"] = self.parts(turn["content"])
         return [self.guarded(turn, turn["role"]) for turn in turns], self.guarded(given, "")
 
-    def _add(self, turns: list[dict[str, Any]], message: Message, where: str) -> None:
-        """Add a message to the turns before it."""
-        turn = {key: value for key, value in message.items() if key in SILENT or value not in (None, "", [], (), {})}
-        role, calls, first = turn.get("role"), turn.pop("tool_calls", ()), not turns
-        if not isinstance(role, str) or (calls and role != "assistant"):
-            raise ModelError(f"{where}: a turn has a role, and one with tool_calls is the assistant's; got {role!r:.40}")
+    def _add(self, turns: list[dict[str, Any]], turn: dict[str, Any], where: str) -> None:
+        """Add a turn to those before it."""
+        role, calls, content, first = turn["role"], turn.pop("tool_calls", ()), turn.get("content"), not turns
         for key in turn.keys() - SILENT - ({"name"} if role == "tool" else set()):
             if not self.reads(role, key, turn[key]):
                 raise ModelError(f'{where}: the chat template leaves "{key}" of a turn of the role {role} out; drop it')
-        turn["content"] = _text(turn.get("content"), bool(calls or THOUGHTS & turn.keys()), f"{where}.content")
+        turn["content"] = content or ""
         if calls:
-            read = [_call(call, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls)]
-            self._add_calls(turn, read, message.get("content"), where)
+            self._add_calls(turn, calls, content, where)
         elif role == "tool":
             last: Message = next((one for one in reversed(turns) if one["role"] == "assistant"), {})
             if not self.results("tool_calls" in last):
@@ -178,23 +176,26 @@ class ChatTemplate:
                 raise ModelError(f"{where}: a turn of the role {role} has no place in the chat template, which {does}")
         turns.append(turn)
 
-    def _add_calls(self, turn: dict[str, Any], calls: list[tuple[dict[str, Any], Any, str]], content: Any, where: str) -> None:
+    def _add_calls(self, turn: dict[str, Any], calls: list[dict[str, Any]], content: Any, where: str) -> None:
         """Add calls to a turn, whose ``content`` was given, as the template writes them, or to its text."""
         said, forms = turn["content"], self.calls(bool(turn["content"]), len(calls) > 1)
         if not self.calls():
             self._say(HERMES.format("tool calls", "in the assistant's text"))
-            named = [{"name": call["function"]["name"], "arguments": read} for call, read, _ in calls]
+            named = [{"name": call["function"]["name"], "arguments": arguments_of(call)} for call in calls]
             lines = [f"<tool_call>\n{json.dumps(one, ensure_ascii=False)}\n</tool_call>" for one in named]
             turn["content"] = "\n".join([said, *lines] if said else lines)
             return
         if not forms:
             what = "a second tool call in a turn" if self.calls(bool(said)) else "what is said with a tool call"
             raise ModelError(f"{where}: the chat template leaves {what} out; make it a turn of its own")
-        as_given = "text" if calls[0][2] else "object", PROBE if said else content
+        first = calls[0]["function"].get("arguments")
+        as_given = "text" if isinstance(first, str) else "object", PROBE if said else content
         kind, along = min(forms, key=lambda form: (form[0] != as_given[0], form[1] != as_given[1]))
-        for call, read, text in calls:
-            call["function"]["arguments"] = read if kind == "object" else text or json.dumps(read, ensure_ascii=False)
-        turn["tool_calls"] = [call for call, *_ in calls]
+        for call in calls:
+            read, given = arguments_of(call), call["function"].get("arguments")
+            text = given if isinstance(given, str) and read else json.dumps(read, ensure_ascii=False)
+            call["function"]["arguments"] = read if kind == "object" else text
+        turn["tool_calls"] = calls
         if along is None:
             del turn["content"]
 
@@ -245,41 +246,9 @@ def _calling(form: Form, count: int = 1) -> Message:
     return {"role": "assistant", **({} if form[1] is None else {"content": form[1]}), "tool_calls": calls}
 
 
-def _call(call: Any, where: str) -> tuple[dict[str, Any], Mapping[str, Any], str]:
-    """A call of OpenAI's form (or its function alone), its arguments, and the JSON text that they were given as, if any."""
-    function = call.get("function", call) if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ModelError(f'{where}: a call is {{"function": {{"name": …, "arguments": {{…}}}}}}, got {call!r:.80}')
-    outer, inner = ({key: value for key, value in one.items() if value is not None} for one in (call, function))
-    kind = outer.pop("type", "function")
-    if kind != "function" or (unknown := {*outer, *inner} - {"id", "index", "function", "type", "name", "arguments"}):
-        raise ModelError(f"{where}: a call has no {'type ' + kind if kind != 'function' else unknown.pop()!r:.60}")
-    given = inner.get("arguments")
-    with blame(ModelError, f"{where}: the arguments are no JSON"):
-        read = json.loads(given.strip() or "null", parse_constant=_refuse) if isinstance(given, str) else given
-    if not isinstance(read := {} if read is None else read, Mapping):
-        raise ModelError(f"{where}: the arguments of a call are an object by name, got {given!r:.60}")
-    written = given if isinstance(given, str) and read else ""
-    return {"type": "function", **({} if function is call else outer), "function": inner}, read, written
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
-
-
 def _tool(tool: Any, where: str) -> Any:
     """A schema of OpenAI's form, or its function alone in it."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ModelError(f'{where}: a tool is {{"type": "function", "function": {{"name": …}}}}, got {tool!r:.80}')
     return {"type": "function", "function": function} if function is tool else tool
-
-
-def _text(content: Any, optional: bool, where: str) -> str:
-    """A content that is a text, or parts that are all text."""
-    if isinstance(content, str) or (content is None and optional):
-        return content or ""
-    for part in content if isinstance(content, list | tuple) else (None,):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ModelError(f'{where}: a content is a text, or a list of {{"type": "text", "text": …}}, got {content!r:.60}')
-    return "".join(part["text"] for part in content)

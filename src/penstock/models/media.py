@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from penstock.config.media import MARKS
 from penstock.core.blobs import Blob, Decoded, medium_of
 from penstock.core.errors import DataError, ModelError
+from penstock.core.messages import Message
 from penstock.core.types import IntArray
 from penstock.models.attention import quiet_transformers
-from penstock.models.chat import Message
 from penstock.models.text import MediaStore, Text
 
 MEDIA = "media_T"

@@ -14,8 +14,9 @@ from transformers import Qwen2Tokenizer
 
 from penstock.core.blobs import Blob, Decoded
 from penstock.core.errors import ModelError, blame
+from penstock.core.messages import Message
 from penstock.core.types import IntArray, Sampling
-from penstock.models.chat import GUARD, ChatTemplate, Message
+from penstock.models.chat import GUARD, ChatTemplate
 from penstock.models.chat import PROBE as PROBE
 
 PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"

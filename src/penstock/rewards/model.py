@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from penstock.algos.completions import completed
 from penstock.core.contracts import Score, Scorer
 from penstock.core.errors import RewardError
+from penstock.core.messages import Message, assistant
 from penstock.core.types import PART, Group, IntArray, Prompt, Row, Sample, Unit
-from penstock.data.messages import Message, assistant
 from penstock.data.texts import answer_text, arguments_of, prompt_text, reader
 from penstock.models.text import PROBE, Text
 from penstock.sandbox.threads import Threads

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.core.messages import strict_json
 from penstock.web.refusals import Refusal
 
 LARGEST = sys.float_info.max
@@ -23,7 +24,7 @@ def object_of(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in a request's body. Raises Refusal if there is none."""
     try:
         text = body.decode()
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        value = strict_json(text, parse_float=_finite)
         if _SURROGATE.search(text):  # half a character can be neither encoded again nor turned into tokens
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -31,10 +32,6 @@ def object_of(body: bytes | bytearray) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refusal(400, f"the body is a JSON {JSON_NAMES[type(value)]}; send an object")
     return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -56,6 +53,11 @@ class Fields:
 
     def has(self, name: str) -> bool:
         return name in self._values
+
+    def rest(self) -> dict[str, Any]:
+        """What has not been read, for another reader."""
+        left, self._values = self._values, {}
+        return left
 
     def _refused(self, name: str, value: Any, wanted: str) -> Refusal:
         return Refusal(400, f"{self._at}{name}={shown(value)}; give {wanted}", param=self._at + name)
