@@ -80,7 +80,7 @@ def inject(network: nn.Module, spec: LoRA, seed: int, **fields: Any) -> Any:
         ModelError: peft is missing.
     """
     peft = _peft()
-    # The learner has a dropout of its own, from a random stream that checkpoints hold (models/dropout.py).
+    # The learner has a dropout of its own, from a random stream that checkpoints hold (models/language_policy.py).
     config = peft.LoraConfig(r=spec.rank, lora_alpha=spec.alpha, lora_dropout=0.0, **fields)
     network.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):

@@ -13,8 +13,7 @@ from penstock.data.units import prompts_of
 from penstock.engine.encoder_decoder import embedded_generator
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.envs.making import environments
-from penstock.loops.evaluate import best_of, evaluate
-from penstock.loops.reward_accuracy import reward_accuracy
+from penstock.loops.evaluate import best_of, evaluate, reward_accuracy
 from penstock.loops.rollout import Rollout
 from penstock.models.families import Model
 from penstock.runtime.build import Models, StageRewards, check_prompts

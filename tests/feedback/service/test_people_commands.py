@@ -11,8 +11,8 @@ import pytest
 from feedback_examples import answers, enrol, pair, say
 from served import QUICK
 
+from penstock.feedback.database import backup
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.backup import backup
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.service import passwords
 from penstock.feedback.store import Store

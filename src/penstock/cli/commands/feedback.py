@@ -380,7 +380,7 @@ class Backup(StoreCommand):
 
     def run(self) -> None:
         """Print how much it holds."""
-        from penstock.feedback.exchange.backup import backup
+        from penstock.feedback.database import backup
 
         if "://" not in self.store:
             opened(self.store).close()  # says what is wrong with it
