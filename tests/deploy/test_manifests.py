@@ -25,6 +25,8 @@ from penstock.deploy.manifests import RAY_VERSION, render
 from penstock.deploy.options import Options
 from penstock.recipes.quickstart import quickstart
 
+RESTARTS = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
+"""Where a pod of a JobSet finds how often that was started again."""
 TARGETS = ("rayjob", "trainjob", "jobset")
 PAIRWISE = [
     ("rayjob", "cpu", "claim", "none"),
@@ -188,7 +190,7 @@ def test_the_attempt_is_a_fencing_token(target: str) -> None:
     for pod in pods(combined(target, "cpu")):
         (token,) = [one for one in pod["spec"]["containers"][0]["env"] if one["name"] == ATTEMPT]
         known = token == {"name": ATTEMPT, "value": "0"}  # KubeRay counts none for its pods
-        assert known if target == "rayjob" else token["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"}}
+        assert known if target == "rayjob" else token["valueFrom"] == {"fieldRef": {"fieldPath": RESTARTS}}
 
 
 def test_the_retries_are_the_limit_of_each_kind() -> None:

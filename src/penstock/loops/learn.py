@@ -1,4 +1,4 @@
-"""The learn loop: lease → label → accumulate → step → publish → (caller makes it durable) → acknowledge. And the offline one."""
+"""The learn loop: lease → label → accumulate → step → publish → (the caller saves) → acknowledge; and the offline loop."""
 
 from __future__ import annotations
 

@@ -17,9 +17,8 @@ from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
 from penstock.stream.enrichment import Change
 from penstock.stream.entry import Ticket
-from penstock.stream.gate import UNLIMITED, Gate
+from penstock.stream.gate import UNLIMITED, Gate, Ledger
 from penstock.stream.leases import Lease
-from penstock.stream.ledger import Ledger
 from penstock.stream.rules import Rules, StreamStats
 from penstock.stream.verbs import verb
 

@@ -131,8 +131,7 @@ class Account(StoreCommand):
 
     def run(self) -> None:
         """Print what they are now."""
-        from penstock.feedback.service.accounts import Accounts
-        from penstock.feedback.service.passwords import Passwords
+        from penstock.feedback.service.accounts import Accounts, Passwords
 
         with opened(self.store) as store:
             made = Passwords().made(self._password()) if self.password else None

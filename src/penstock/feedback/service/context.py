@@ -12,11 +12,10 @@ import sqlalchemy as sa
 
 from penstock.feedback import projects, schema
 from penstock.feedback.errors import FeedbackError, NotFound
-from penstock.feedback.exchange.votes import pseudonyms
+from penstock.feedback.exchange.snapshot import pseudonyms
 from penstock.feedback.projects import Project
-from penstock.feedback.service.accounts import Accounts
+from penstock.feedback.service.accounts import Accounts, Passwords
 from penstock.feedback.service.calls import Call
-from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.service.secrets import Handles, store_key
 from penstock.feedback.service.sessions import LONGEST_SECONDS, Sessions
 from penstock.feedback.service.throttle import Throttle
