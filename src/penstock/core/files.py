@@ -6,12 +6,15 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 LONGEST_LINE = 64 << 20
 """Characters of a log's line."""
+LAST_WORDS = 4000
+"""Bytes at the end of a log in which last words are looked for."""
 
 
 def json_lines(path: Path) -> Iterator[Any]:
@@ -62,6 +65,34 @@ def replaced(path: Path, binary: bool = False, private: bool = False) -> Iterato
         with contextlib.suppress(OSError):  # a name that is too long, or a disk that is gone
             temporary.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """A new folder that takes the place of ``path`` when the block ends well.
+
+    Raises:
+        OSError: it cannot be made or renamed.
+    """
+    temporary, old = path.with_name(f".{path.name}.writing"), path.with_name(f".{path.name}.old")
+    for left in (temporary, old):
+        shutil.rmtree(left, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    yield temporary
+    if path.exists():
+        os.rename(path, old)
+    os.rename(temporary, path)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def last_words(log: Path | None) -> str:
+    """The last line of a process's log that says something."""
+    if log is None or not log.exists():
+        return ""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from penstock.core.errors import ConnectionLost, DeadlinePassed, RanksLost, WireError
+from penstock.core.files import last_words
 from penstock.net.blocking import BlockingLink
 from penstock.net.handshake import server_half
 from penstock.train.rendezvous import Rendezvous
@@ -42,10 +43,7 @@ class RankHandle:
 
     def last_words(self) -> str:
         """The last line of its log that says something."""
-        with contextlib.suppress(OSError):
-            lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines()]
-            return next((line for line in reversed(lines) if line), "")
-        return ""
+        return last_words(self.log)
 
     def stop(self) -> None:
         self.link.close()

@@ -245,18 +245,18 @@ class Export(ProjectCommand):
 
     def run(self) -> None:
         """Write the rows and print their count and content hash."""
-        from penstock.feedback.exchange import files, formats, votes
+        from penstock.feedback.exchange import files, formats
         from penstock.feedback.exchange import snapshot as exchange
         from penstock.feedback.exchange.media import write_media
         from penstock.feedback.service.secrets import store_key
 
         with opened(self.store) as store:
             taken = exchange.snapshot(store, project=store.project(self.project).name)
-            named = str if self.names else votes.pseudonyms(store_key(store.database, "pseudonyms"))
+            named = str if self.names else exchange.pseudonyms(store_key(store.database, "pseudonyms"))
             if self.media is not None:
                 print(f"wrote {write_media(store, taken.tasks.values(), self.media)} media files to {self.media}")
         if self.form == "votes":
-            rows = votes.raw_votes(taken, named)
+            rows = exchange.raw_votes(taken, named)
         elif self.format == "argilla":
             rows = formats.to_argilla(taken, named=named)
         else:
