@@ -21,7 +21,7 @@ from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
 from penstock.control.novelty import Novelty
 from penstock.control.preparing import labeller_of, policy_of
-from penstock.control.replay_learning import ReplayLabeller
+from penstock.control.replay import ReplayLabeller
 from penstock.control.stage import Control
 from penstock.control.travelling import Collected, side_by_side
 from penstock.core.types import Version
