@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -65,24 +64,6 @@ def replaced(path: Path, binary: bool = False, private: bool = False) -> Iterato
         with contextlib.suppress(OSError):  # a name that is too long, or a disk that is gone
             temporary.unlink(missing_ok=True)
         raise
-
-
-@contextlib.contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """A new folder that takes the place of ``path`` when the block ends well.
-
-    Raises:
-        OSError: it cannot be made or renamed.
-    """
-    temporary, old = path.with_name(f".{path.name}.writing"), path.with_name(f".{path.name}.old")
-    for left in (temporary, old):
-        shutil.rmtree(left, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    yield temporary
-    if path.exists():
-        os.rename(path, old)
-    os.rename(temporary, path)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def last_words(log: Path | None) -> str:

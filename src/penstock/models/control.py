@@ -19,9 +19,9 @@ from torch import Tensor
 
 from penstock.core.contracts import Batch, Outputs, Policy
 from penstock.core.errors import ModelError, TrainingError, first_line
-from penstock.core.files import replaced_folder
 from penstock.core.types import FloatArray, IntArray, Row, Unit
 from penstock.models.control_networks import ControlNetwork, Shape
+from penstock.models.folders import replaced_folder
 from penstock.models.uploads import uploaded
 
 PIECE = 2048

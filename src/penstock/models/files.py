@@ -29,13 +29,13 @@ from transformers import (
 from penstock.config.learner import Dtype
 from penstock.config.media import Media
 from penstock.core.errors import ModelError, first_line
-from penstock.core.files import replaced_folder
 from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.attention import eager_attention, quiet_transformers
 from penstock.models.diffusion.model import DenoisingModel, is_denoiser, load_denoiser
 from penstock.models.diffusion.published import load_pipeline, pipeline_folder, prompt_bytes
 from penstock.models.encoder_decoder import faced
+from penstock.models.folders import replaced_folder
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
