@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.algos import GRPO, ClipCov, KLCov
-from penstock.algos.objectives import covariances, highest, within_band
+from penstock.algos.covariance import covariances, highest, within_band
 from penstock.core.types import Row
 
 
