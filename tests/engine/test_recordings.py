@@ -8,8 +8,8 @@ import tiny_models
 import tiny_t5
 from engine_examples import assert_same_draws, learner_logp, ragged, run
 from penstock.engine import decode
-from penstock.engine.decode import Graphs
 from penstock.engine.encoder_decoder import embedded_generator
+from penstock.engine.graphs import Graphs
 from penstock.models import draws
 from penstock.models.language_model import LanguageModel
 from tiny_models import CONTEXT

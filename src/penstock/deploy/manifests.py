@@ -1,4 +1,4 @@
-"""From a run to the text that a cluster takes, by the templates beside this file, and to the cluster itself if asked to."""
+"""From a run to the text that a cluster takes, by the templates in this folder, and to the cluster itself if asked to."""
 
 from __future__ import annotations
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from penstock.core.types import FinishReason, IntArray, Sample, Version
 from penstock.engine.cache import CachePool, PrefillPlan
-from penstock.engine.decode import DecodeState, DecodeStep, Graphs
+from penstock.engine.decode import DecodeState, DecodeStep
 from penstock.engine.driver import Driver
+from penstock.engine.graphs import Graphs
 from penstock.engine.memory import LEAST, Memory, begins, budget_of, common
 from penstock.engine.sequences import Before, Prefix, Sequence, padded
 from penstock.models.draws import TokenFilters, needs_filters, uniform_stream

@@ -248,7 +248,12 @@ class Sentinels(Watcher):
             "first": first,
             "skips": {name: list(steps) for name, steps in self._skips.items()},
             "history": self.history.plain(),
-            "gold": asdict(self.gold),
+            "gold": {
+                "best": self.gold.best and list(self.gold.best),
+                "short": self.gold.short,
+                "times": self.gold.times,
+                "rewards": dict(self.gold.rewards),
+            },
             "rate": self.rate,
             "rollbacks": list(self._rollbacks),
             "quiet_until": self.quiet_until,
@@ -265,7 +270,10 @@ class Sentinels(Watcher):
         if "history" not in kept:  # a checkpoint from before breakers acted
             return
         self._skips = {name: list(steps) for name, steps in kept["skips"].items()}
-        self.history, self.gold = History.of_plain(kept["history"]), GoldWatch(**kept["gold"])
+        self.history, gold = History.of_plain(kept["history"]), kept["gold"]
+        self.gold = GoldWatch(
+            tuple(gold["best"]) if gold["best"] else None, list(gold["short"]), gold["times"], gold.get("rewards", {})
+        )
         self.rate, self._rollbacks = float(kept["rate"]), list(kept["rollbacks"])
         self.quiet_until, self.matched = int(kept["quiet_until"]), bool(kept["matched"])
         self.over = bool(kept["over"])
