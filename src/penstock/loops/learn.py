@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 
@@ -158,15 +158,6 @@ class Trainer:
             watch.skipped(error)
             return {}
 
-    def train(self, minibatches: Iterable[Sequence[Unit]], watch: Watch) -> Metrics:
-        """An optimizer step on each minibatch of a batch, until the watch has enough; means of their metrics."""
-        found: list[Metrics] = []
-        for units in minibatches:
-            found.append(self.step(units, watch, not found))
-            if watch.enough(found[-1]):
-                break
-        return mean_metrics(found)
-
 
 def minibatches(units: Sequence[Unit], count: int, seed: tuple[int, ...]) -> Iterator[list[Unit]]:
     """Split units into ``count`` parts of like size, in an order that is a pure function of ``seed``."""
@@ -270,11 +261,15 @@ async def learn(
                 units = [] if watch.held else labeller.label(groups)
                 shown = plan.look and due(index + 1, plan.steps)
                 seen = look(trainer.learner, groups) if shown else ()
+            parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
-                trained = trainer.train(passes(units, plan, index), watch)
+                for part in passes(units, plan, index):
+                    parts.append(trainer.step(part, watch, not parts))
+                    if watch.enough(parts[-1]):
+                        break
         stream.trained(lease)
         described = sample_metrics(groups) if watch.held else describe(labeller, groups, units)
-        metrics = watch.after(trained | described)
+        metrics = watch.after(mean_metrics(parts) | described)
         metrics["batch/left_out"] = float(len(groups) - len(units))
         metrics |= {"batch/replaced": float(len(lease.filtered))} if stream.rules.dynamic_sampling else {}
         metrics |= lag_metrics(lags) | {"seconds/waited": began - waited, "seconds/trained": time.perf_counter() - began}

@@ -22,8 +22,8 @@ from penstock.control.novelty import Novelty
 from penstock.control.preparing import labeller_of, policy_of
 from penstock.control.replay import ReplayLabeller
 from penstock.control.stage import Control
-from penstock.core.types import Version
-from penstock.loops.learn import Step, Trainer, Watcher
+from penstock.core.types import Metrics, Version
+from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
 from penstock.models.control import save_policy
 from penstock.observe import breakers
 from penstock.observe.machine import seen
@@ -91,7 +91,7 @@ class ControlRuntime(StageRuntime):
         spans = self.context.recorder.role("learner")
         with self.trainer.watch(index, max_lag=self.stage.max_lag) as watch, spans.span("train", step=index):
             fragment = side_by_side([self._rewarded(one) for one in collected])
-            found = self.trainer.train(self.labeller.minibatches(fragment, index), watch)
+            found = self._trained(fragment, index, watch)
             self.normalizing.observe(fragment)
             found |= {} if self.novelty is None else self.novelty.learn(fragment)
             ended = [episode for one in collected for episode in one.episodes]
@@ -112,6 +112,15 @@ class ControlRuntime(StageRuntime):
         """A fragment with the rewards that are learned from."""
         fragment = self.normalizing.scaled(one.fragment, one.actor)
         return fragment if self.novelty is None else self.novelty.rewarded(fragment, one.actor)
+
+    def _trained(self, fragment: Fragment, index: int, watch: Watch) -> Metrics:
+        """All optimizer steps on one fragment."""
+        parts: list[Metrics] = []
+        for units in self.labeller.minibatches(fragment, index):
+            parts.append(self.trainer.step(units, watch, not parts))
+            if watch.enough(parts[-1]):
+                break
+        return mean_metrics(parts)
 
     async def _evaluate(self) -> Evaluation:
         evaluation = self.stage.evaluation

@@ -23,7 +23,7 @@ from penstock.control.teams import TeamActor, of_team, played_by
 from penstock.core.contracts import Holder, State
 from penstock.core.sentinels import Alarm
 from penstock.core.types import Metrics
-from penstock.loops.learn import Step, Trainer, Watcher
+from penstock.loops.learn import Step, Trainer, Watcher, mean_metrics
 from penstock.models.control import ControlPolicy, save_policy
 from penstock.observe.machine import seen
 from penstock.observe.sentinels import Sentinels
@@ -166,7 +166,12 @@ class LeagueRuntime(StageRuntime):
         remembers = team.policy.remembers or self.stage.algorithm.estimator == "vtrace"
         if (fragment.reward_TN.shape[1] if remembers else fragment.steps // 2) < self.stage.minibatches:
             return {}
-        return team.trainer.train(team.labeller.minibatches(fragment, index), watch)
+        parts: list[Metrics] = []
+        for units in team.labeller.minibatches(fragment, index):
+            parts.append(team.trainer.step(units, watch, not parts))
+            if watch.enough(parts[-1]):
+                break
+        return mean_metrics(parts)
 
     async def _evaluate(self) -> Evaluation:
         """Each team as it is, against the others as they are and against their first versions."""
