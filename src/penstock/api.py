@@ -19,7 +19,7 @@ from penstock.one_call import compose
 from penstock.runtime import Result as Result
 from penstock.runtime import launch
 from penstock.runtime.folder import free_folder
-from penstock.runtime.travelling import AT_HAND
+from penstock.runtime.launching import AT_HAND
 
 if TYPE_CHECKING:
     from penstock.runtime.preflight import CheckedStage

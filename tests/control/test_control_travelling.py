@@ -8,8 +8,8 @@ import torch
 from stage_examples import an_actor
 
 from penstock.control.environments import Environments
+from penstock.control.fragments import Collected, collected_of, group_of, side_by_side
 from penstock.control.stage import EnvironmentsSpec
-from penstock.control.travelling import Collected, collected_of, group_of, side_by_side
 from penstock.control.worker import ActingWorker
 from penstock.core.errors import WeightError
 from penstock.core.types import PromptKey, WeightUpdate

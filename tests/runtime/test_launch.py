@@ -22,8 +22,8 @@ from penstock.loops.learn import Trainer
 from penstock.models.language_model import LanguageModel
 from penstock.runtime import launch
 from penstock.runtime.folder import RunFolder
+from penstock.runtime.launching import travelling
 from penstock.runtime.listeners import Delivery
-from penstock.runtime.travelling import travelling
 from penstock.train.learner import DeviceLearner
 
 

@@ -12,7 +12,7 @@ import torch
 
 from penstock.control.actor import Actor
 from penstock.control.episodes import EpisodeLog
-from penstock.control.travelling import Collected, group_of
+from penstock.control.fragments import Collected, group_of
 from penstock.core.seeds import seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import GeneratorStats, Group, Version, WeightUpdate

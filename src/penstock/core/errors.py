@@ -110,6 +110,11 @@ class NonFiniteStepError(TrainingError):
     """A gradient was NaN or infinite and the step was taken: the weights cannot be used any more."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, after the name of its kind: what foreign packages say may be long, or nothing."""
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
+
+
 @contextmanager
 def blame(error: type[PenstockError], where: str) -> Iterator[None]:
     """Re-raise anything unexpected inside the block as ``error``, naming ``where`` it happened."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,13 +29,14 @@ from transformers import (
 
 from penstock.config.learner import Dtype
 from penstock.config.media import Media
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, first_line
 from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.attention import eager_attention, quiet_transformers
 from penstock.models.diffusion.model import DenoisingModel, is_denoiser, load_denoiser
 from penstock.models.diffusion.published import load_pipeline, pipeline_folder, prompt_bytes
 from penstock.models.encoder_decoder import faced
+from penstock.models.folders import replaced_folder
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
@@ -101,7 +100,7 @@ def _not_loaded(path: str, what: str, error: Exception, place: Mapping[str, Any]
         )
     if "local_files_only" in place:
         return ModelError(f"{path}: no such folder, the hub cannot be reached, and its cache here has no such {what}")
-    return ModelError(f"{path}: the {what} cannot be loaded: {_first_line(error)}")
+    return ModelError(f"{path}: the {what} cannot be loaded: {first_line(error)}")
 
 
 def load_text(path: str) -> Text:
@@ -194,7 +193,7 @@ def _made(path: str, network: Any, text: Text, head: Head, media: Media | None =
         raise
     except Exception as error:  # of an architecture that needs what ours has not
         kind = network.config.model_type
-        raise ModelError(f'{path}: a model of type "{kind}" is not supported: {_first_line(error)}') from error
+        raise ModelError(f'{path}: a model of type "{kind}" is not supported: {first_line(error)}') from error
     return model
 
 
@@ -297,26 +296,14 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, whole: 
     return network
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-
-
 def save_model(model: Any, folder: Path, adapted: bool = True) -> Path:
     """Write a model in Hugging Face format (safetensors), with tokenizer and value head; replaced whole or not at all.
 
     Adapters are merged into the model's matrices (unless ``adapted`` is false), and kept in peft's format in the folder
     ``adapter``.
     """
-    temporary = folder.with_name(f".{folder.name}.writing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    model.sampler.save(temporary) if isinstance(model, DenoisingModel) else _write(model, temporary, adapted)
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(temporary, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replaced_folder(folder) as made:
+        model.sampler.save(made) if isinstance(model, DenoisingModel) else _write(model, made, adapted)
     return folder
 
 

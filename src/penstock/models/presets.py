@@ -137,7 +137,7 @@ def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
 
 
 def new_tower(spec: ModelSpec) -> int:
-    """Parameters of the tower of a model from scratch (``models/scratch_media.py``), two layers of half the decoder's width."""
+    """Parameters of the tower of a model from scratch (``models/scratch.py``), two layers of half the decoder's width."""
     w = PRESETS[spec.preset].width // 2
     if isinstance(spec.media, Hearing):
         return 21 * w * w + (146 + 25 * spec.media.seconds) * w

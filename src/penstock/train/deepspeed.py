@@ -18,9 +18,8 @@ from penstock.config.strategies import DeepSpeed
 from penstock.core.contracts import FULL_STEP, Caution, State
 from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteStepError, TrainingError
 from penstock.core.types import Metrics
-from penstock.train.optimizer import SAMPLED, groups_of, strided
+from penstock.train.optimizer import SAMPLED, groups_of, rate_at, strided
 from penstock.train.part import Part, Pass, Table
-from penstock.train.schedule import rate_at
 from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.world import World
 

@@ -18,8 +18,7 @@ from penstock.core.contracts import FULL_STEP, Batch, Caution, Denominator, Loss
 from penstock.core.errors import CheckpointError, NonFiniteError
 from penstock.core.types import FloatArray, Metrics, Unit, added
 from penstock.models.uploads import uploaded
-from penstock.train.optimizer import Masters
-from penstock.train.schedule import rate_at
+from penstock.train.optimizer import Masters, rate_at
 
 
 class Scoring:

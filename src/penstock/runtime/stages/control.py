@@ -14,16 +14,14 @@ from penstock.config.run import Run
 from penstock.config.spec import require
 from penstock.control.actor import Actor
 from penstock.control.environments import Environments
-from penstock.control.episodes import EpisodeLog, played
-from penstock.control.film import Camera
-from penstock.control.fragments import Fragment
+from penstock.control.episodes import Camera, EpisodeLog, played
+from penstock.control.fragments import Collected, Fragment, side_by_side
 from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
 from penstock.control.novelty import Novelty
 from penstock.control.preparing import labeller_of, policy_of
-from penstock.control.replay_learning import ReplayLabeller
+from penstock.control.replay import ReplayLabeller
 from penstock.control.stage import Control
-from penstock.control.travelling import Collected, side_by_side
 from penstock.core.types import Metrics, Version
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
 from penstock.models.control import save_policy

@@ -13,8 +13,7 @@ import numpy as np
 from penstock.config.run import Run
 from penstock.config.spec import require
 from penstock.control.environments import Environments
-from penstock.control.episodes import EpisodeLog
-from penstock.control.film import Camera
+from penstock.control.episodes import Camera, EpisodeLog
 from penstock.control.fragments import Fragment
 from penstock.control.league import League, Versions, bound
 from penstock.control.learning import Labeller

@@ -14,8 +14,7 @@ from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
 from penstock.data.units import Units
 from penstock.loops.columns import labelled
-from penstock.loops.learn import Step, Trainer, Watcher
-from penstock.loops.offline import offline
+from penstock.loops.learn import Step, Trainer, Watcher, offline
 from penstock.models.families import Model, drawing, policy_of
 from penstock.models.language_model import Head
 from penstock.observe.first_rows import FirstRow, remarks_on_prompts, rows_of_units

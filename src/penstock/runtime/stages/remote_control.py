@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from penstock.config.run import Run
 from penstock.config.spec import require
-from penstock.control.travelling import collected_of
+from penstock.control.fragments import collected_of
 from penstock.loops.learn import Step
 from penstock.models.control import save_policy
 from penstock.runtime.remote import RemoteLearner, joined
