@@ -77,9 +77,9 @@ EXECUTE = subprocess.Popen._execute_child
 NAMES = EXECUTE.__code__.co_varnames[1 : EXECUTE.__code__.co_argcount]
 CLONE_PARENT = 0x8000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
-HERE: dict[str, Any] = {"server": None, "cold": False, "forked": False, "in_children": None}
-"""The server of this process; whether processes start as ever; whether this process was forked itself; and what each child runs
-first (:func:`in_children`)."""
+HERE: dict[str, Any] = {"server": None, "cold": False, "forked": False, "in_children": None, "read": None}
+"""The server of this process; whether processes start as ever; whether this process was forked itself; what each child runs
+first (:func:`in_children`); and the variables that imports had read when the server began."""
 
 
 def begin(at_once: bool = False) -> None:
@@ -104,11 +104,15 @@ def warmable(asked: dict[str, Any]) -> bool:
     form = words[1] if len(words) > 1 else ""
     python = words[0] == sys.executable and (form in ("-c", "-m") or form.endswith(".py"))
     plain = asked["preexec_fn"] is asked["executable"] is asked["uid"] is asked["gid"] is asked["gids"] is None
-    ours = {name: os.environ.get(name) for name in READ_BY_IMPORTS}
+    ours = HERE["read"] or read_by_imports()
     given = os.environ if asked["env"] is None else asked["env"]
     same = all(given.get(name) == value for name, value in ours.items())
     there = asked["cwd"] is None or os.path.isdir(asked["cwd"])
     return not HERE["cold"] and python and plain and same and there and not asked["shell"] and bool(asked["close_fds"])
+
+
+def read_by_imports() -> dict[str, str | None]:
+    return {name: os.environ.get(name) for name in READ_BY_IMPORTS}
 
 
 def _execute(self: subprocess.Popen[Any], *arguments: Any) -> None:
@@ -149,6 +153,7 @@ class Server:
         self.lock = threading.Lock()
         self.socket, theirs = socket.socketpair()
         HERE["cold"], before = True, HERE["cold"]
+        HERE["read"] = read_by_imports()
         try:
             command = [sys.executable, __file__, str(theirs.fileno())]
             paths = os.pathsep.join(filter(None, sys.path))
@@ -175,6 +180,7 @@ class Server:
 def serve(number: int) -> None:
     """Import, then fork a process for each request until whoever asks is gone."""
     asking = socket.socket(fileno=number)
+    HERE["read"] = read_by_imports()
     for module in HEAVY:
         try:
             import_module(module)

@@ -19,7 +19,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.errors import RoleError
+<<<<<<< HEAD
 from penstock.core.files import last_words
+=======
+from penstock.net.link import SILENCE
+>>>>>>> minutes
 from penstock.runtime.bootstrap import REFUSED
 
 FAILED_STARTS = 3
@@ -179,7 +183,7 @@ class Supervisor:
         presence: Mapping[str, Presence],
         spawn: Callable[[Role], Awaitable[Child]],
         reached: Callable[[], object],
-        silence: float = 60.0,
+        silence: float = SILENCE,
     ) -> None:
         """``presence`` has an entry for every role that is asked for."""
         self.note, self.presence, self.silence = note, presence, silence
