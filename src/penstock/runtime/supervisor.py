@@ -19,11 +19,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.errors import RoleError
-<<<<<<< HEAD
 from penstock.core.files import last_words
-=======
 from penstock.net.link import SILENCE
->>>>>>> minutes
 from penstock.runtime.bootstrap import REFUSED
 
 FAILED_STARTS = 3

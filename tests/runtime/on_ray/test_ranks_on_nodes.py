@@ -89,4 +89,5 @@ def test_a_rank_that_stands_still_with_its_node_is_replaced(
     os.killpg(rank, signal.SIGSTOP)
     run.assert_ends(together)
     assert not {rank, learner} & set(pids()), "what stood still is gone"
-    assert [note["seconds"] for note in run.notes("role silent")] == [20.0]
+    (silent,) = run.notes("role silent")
+    assert 20 <= silent["seconds"] < 60, "the silence, or ten times the longest gap before"
