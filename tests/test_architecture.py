@@ -56,7 +56,7 @@ HOME = {
     "opentelemetry": ("observe/monitors/",),
     "pynvml": ("observe/machine.py",),
     "psutil": ("observe/machine.py",),
-    "fsspec": ("ckpt/",),
+    "fsspec": ("core/storage.py",),
     "optuna": ("sweep/",),
     "datasets": ("data/hub.py",),
     "scipy": ("models/qwen_audio.py",),

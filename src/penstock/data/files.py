@@ -102,10 +102,15 @@ class JsonLines:
             os.close(self._file)
 
 
+def cache_folder(name: str) -> Path:
+    """A folder of the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / name
+
+
 def _line_index(path: Path, stat: os.stat_result) -> NDArray[np.uint64]:
     """First byte and end of every row ``[rows, 2]``, of the cache if the file has not changed since."""
     known = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "rows"
+    folder = cache_folder("rows")
     kept = folder / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.npy"
     with contextlib.suppress(OSError, ValueError):
         return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]

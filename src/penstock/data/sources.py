@@ -9,6 +9,7 @@ from penstock.config.run import DataSpec
 from penstock.core.contracts import Source
 from penstock.core.errors import DataError, blame
 from penstock.data.files import FILES, open_rows
+from penstock.data.remote import fetched
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.rows import Rows
 
@@ -43,6 +44,8 @@ def open_source(spec: DataSpec, base: Path) -> Source:
     if opener := _OPENERS.get(scheme if scheme != "hub" else ""):
         return _opened(opener, spec, rest, base)
     place = rest if scheme == "hub" else spec.source
+    if "://" in place:
+        place = str(fetched(place))
     path = (base / Path(place).expanduser()).resolve()
     if path.name.endswith(FILES) and path.is_file():
         return _open_file(spec, path)
@@ -51,8 +54,8 @@ def open_source(spec: DataSpec, base: Path) -> Source:
     if path.name.endswith((*FILES, ".parquet")):
         raise DataError(f"{path}: there is no such file; data.source is relative to {base.resolve()}")
     raise DataError(
-        f'"{spec.source}" is no source that is known; use a file ({", ".join(FILES)}, .parquet), gym:TASK, hub:NAME (also of '
-        "a folder), feedback:STORE, MODULE:FUNCTION or FILE.py:FUNCTION"
+        f'"{spec.source}" is no source that is known; use a file or its URL ({", ".join(FILES)}, .parquet), gym:TASK, '
+        "hub:NAME (also of a folder), feedback:STORE, MODULE:FUNCTION or FILE.py:FUNCTION"
     )
 
 
