@@ -154,14 +154,21 @@ def page() -> str:
         "are those of `tests/data/your_data.py`, which writes this page.",
         "",
     ]
+    lines += ["| layout | source | read as | |", "| --- | --- | --- | --- |"]
+    shown: list[str] = []
     for one in ROWS:
         given = ", ".join(f"`{name}={value!r}`" for name, value in one.given.items())
-        lines += [f"## {one.layout}", "", f"Source: {one.source}. Read as {one.kind}{', with ' * bool(given)}{given}.", ""]
-        lines += ["```json", json.dumps(one.row, ensure_ascii=False), "```", ""]
+        how = f"{one.kind}{', with ' * bool(given)}{given}"
+        shown += [f"## {one.layout}", "", f"Source: {one.source}. Read as {how}.", ""]
+        shown += ["```json", json.dumps(one.row, ensure_ascii=False), "```", ""]
         try:
-            lines += ["becomes", "", "```json", json.dumps(read(one), ensure_ascii=False), "```", ""]
+            shown += ["becomes", "", "```json", json.dumps(read(one), ensure_ascii=False), "```", ""]
+            done = "read"
         except DataError as error:
-            lines += ["is refused:", "", "```text", str(error), "```", ""]
+            shown += ["is refused:", "", "```text", str(error), "```", ""]
+            done = "refused, with what would do"
+        lines.append(f"| {one.layout} | {one.source} | {how} | {done} |")
+    lines += ["", "The test of each row is its name in `tests/data/test_layouts.py`.", "", *shown]
     return "\n".join(lines)
 
 
