@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from your_data import BLUE, GREEN, PAGE, ROWS, SKY, model, page, read, user
 
@@ -157,3 +159,19 @@ def test_nulls_of_messages_are_left_out():
     """Arrow gives every message of a column all keys that any of them has."""
     row = {"messages": [{**user("a"), "tool_calls": None, "name": None}, model("b", tool_calls=None)]}
     assert example(row).turns == [((user("a"),), model("b"))]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "2 + 2?", "chosen": "It is 4.", "rejected": "It is 5."}, 'is it prompt="{{ question }}"'),
+        ({"system": "", "question": "2 + 2?", "chosen": "4", "rejected": "5"}, "is it prompt="),
+        ({"chosen": "Yes", "rejected": "No"}, "do not begin with the same words"),
+        ({"chosen": "", "rejected": "No way"}, "do not begin with the same words"),
+    ],
+    ids=["a question", "orca_dpo_pairs", "nothing shared", "an empty answer"],
+)
+def test_a_pair_whose_prompt_is_elsewhere_is_not_read_as_one_without(row: dict[str, str], said: str) -> None:
+    """What both answers happen to begin with is not what was asked."""
+    with pytest.raises(DataError, match=re.escape(said)):
+        pair(row)

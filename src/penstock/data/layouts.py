@@ -16,6 +16,9 @@ Row = dict[str, Any]
 TRANSCRIPT = re.compile(r"\n\n(Human|Assistant): ?")
 """Where a turn begins in the transcripts of HH-RLHF."""
 
+ASKING = ("question", "query", "instruction", "input", "problem", "user", "post", "document", "context", "system")
+"""Columns that hold what is asked where a data set has no column ``prompt``."""
+
 ELSEWHERE = {
     "question answer": 'GSM8K and the like: prompt="{{ question }}", completion="{{ answer }}"',
     "problem solution": 'MATH and the like: prompt="{{ problem }}", completion="{{ solution }}"',
@@ -141,9 +144,18 @@ def _pair(row: Row, chat: bool, where: str) -> Row:
     if isinstance(chosen, str) and isinstance(rejected, str) and "prompt" not in row and "messages" not in row:
         if TRANSCRIPT.match(chosen) and TRANSCRIPT.match(rejected):
             return {**row, **_pair_of_transcripts(chosen, rejected, chat, where)}
-        shared = common_start(chosen, rejected)
-        return {**row, "prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
+        return {**row, **_pair_of_texts(row, chosen, rejected, where)}
     return row
+
+
+def _pair_of_texts(row: Row, chosen: str, rejected: str, where: str) -> Row:
+    """Two texts that begin with the same prompt. Where another column asks, or they share nothing, the prompt is elsewhere."""
+    shared = common_start(chosen, rejected)
+    if asking := [name for name in ASKING if name in row]:
+        raise DataError(f'{where}: chosen and rejected, but no column prompt; is it prompt="{{{{ {asking[0]} }}}}"?')
+    if not chosen[:shared].strip():
+        raise DataError(f"{where}: no column prompt, and chosen and rejected do not begin with the same words; give the prompt")
+    return {"prompt": chosen[:shared], "chosen": chosen[shared:], "rejected": rejected[shared:]}
 
 
 def _pair_of_messages(prompt: Any, chosen: Sequence[Message], rejected: Sequence[Message], where: str) -> Row:
