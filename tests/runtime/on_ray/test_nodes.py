@@ -126,7 +126,7 @@ def left_of(cluster: str, run: RunOnRay) -> tuple[dict[str, int], list[str]]:
 
 
 def test_a_cluster_of_the_runs_own_lets_nobody_in_without_its_token_and_leaves_nothing(start: Start) -> None:
-    run = start("letters", "--steps", "8", "--hold", "8")
+    run = start("letters", "--steps", "500", "--delay", "0.05")
 
     def addresses() -> set[str]:
         name = own_cluster(run.process.pid)
