@@ -69,7 +69,7 @@ def test_a_cut_archive_is_refused(tmp_path):
     ("source", "error", "message"),
     [
         ("deep/none.jsonl", DataError, "{folder}/deep/none.jsonl: there is no such file"),
-        ("data.xlsx", DataError, r"use a file \(.jsonl, .*gym:TASK"),
+        ("data.xlsx", DataError, r"use a file or its URL \(.jsonl, .*gym:TASK"),
         ("none.py:f", SpecError, "there is no file"),
     ],
     ids=["by its absolute path", "with the known kinds", "of a function"],

@@ -57,7 +57,7 @@ ROWS = [
               {"prompt": [user(SKY)], "chosen": [model(BLUE)], "rejected": [model(GREEN)]}),
     Published("TRL preference, conversational, implicit prompt", TRL, "pairs",
               {"chosen": [user(SKY), model(BLUE)], "rejected": [user(SKY), model(GREEN)]}),
-    Published("TRL unpaired preference", TRL, "examples", {"prompt": "The sky is", "completion": " blue.", "label": True}),
+    Published("TRL unpaired preference", TRL, "labelled", {"prompt": "The sky is", "completion": " blue.", "label": True}),
     Published("TRL tool calling", TRL, "examples",
               {"messages": [user("How warm is Paris?"), {"role": "assistant", "tool_calls": [CALL]},
                             {"role": "tool", "name": "weather", "content": "21"}, model("21 degrees.")], "tools": TOOLS}),
@@ -123,7 +123,7 @@ ROWS = [
               {"query": "How warm is Paris?", "tools": "[]", "answers": '[{"name": "weather", "arguments": {}}]'}),
     Published("Glaive function calling", "glaiveai/glaive-function-calling-v2", "examples",
               {"system": "SYSTEM: …", "chat": "USER: Hi\n\n\nASSISTANT: Hello <|endoftext|>"}),
-    Published("LLaMA-Factory kto_tag", FACTORY, "examples",
+    Published("LLaMA-Factory kto_tag", FACTORY, "labelled",
               {"messages": [user(SKY), model(BLUE)], "kto_tag": True}),
 ]  # fmt: skip
 
@@ -131,9 +131,13 @@ ROWS = [
 def read(one: Published) -> Any:
     """What a row becomes: its prompt (text or messages) and what follows it."""
     renderer, key = Renderer(DataSpec(source="rows.jsonl", **one.given)), PromptKey("rows", 0, 0)
-    made = {"prompts": renderer.prompt, "examples": renderer.example, "pairs": renderer.pair}[one.kind](key, one.row, 0)
+    made = {"prompts": renderer.prompt, "examples": renderer.example, "labelled": renderer.example, "pairs": renderer.pair}[
+        one.kind
+    ](key, one.row, 0)
     prompt = getattr(made, "prompt", made)
     said: dict[str, Any] = {"prompt": [dict(message) for message in prompt.messages] or prompt.text}
+    if one.kind == "labelled":
+        said |= {"label": prompt.columns["label"]}
     if one.kind == "examples" and made.conversation:
         said |= {"learned": [dict(turn) for _, turn in made.turns]}
     elif one.kind != "prompts":
@@ -151,7 +155,8 @@ def page() -> str:
         "One row of each layout that others publish, and what Penstock makes of it (`data/layouts.py`). With templates of",
         'your own (`prompt="{{ question }}"`) columns are what the templates say. Messages are written by the model\'s chat',
         "template; a text stays a text unless `chat=true`. What is not recognised is an error that says what to do. The rows",
-        "are those of `tests/data/your_data.py`, which writes this page.",
+        "are those of `tests/data/your_data.py`, which writes this page. Prompts are answered by the model (GRPO, PPO);",
+        "examples are imitated (SFT); labelled ones are for KTO, pairs for DPO and reward models.",
         "",
     ]
     lines += ["| layout | source | read as | |", "| --- | --- | --- | --- |"]

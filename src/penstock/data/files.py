@@ -6,7 +6,6 @@ import contextlib
 import csv
 import gzip
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.errors import DataError
-from penstock.core.files import replaced
+from penstock.core.files import lock, replaced
 from penstock.data.rows import DataRow
 
 Row = dict[str, Any]
@@ -33,6 +32,10 @@ FILES = (".jsonl", ".jsonl.gz", ".txt", ".csv", ".json")
 """Ends of files that :func:`open_rows` reads."""
 PATIENCE = 2.0
 """Seconds between two lines that say how far reading has come."""
+LONGEST = 3600.0
+"""Seconds to wait for another process that reads the same file."""
+LARGE, MANY = 64 << 20, 100_000
+"""Bytes of a file, and rows asked of it, from which on rows of any kind stay on disk."""
 
 
 def lines_of(path: Path) -> Iterator[tuple[int, int, int, str]]:
@@ -72,7 +75,7 @@ def numbered_json_rows(path: Path) -> Numbered:
     return ((number, parsed(line, f"{path}:{number}")) for number, _, _, line in lines_of(path))
 
 
-def text_rows(path: Path) -> Iterator[DataRow]:
+def text_rows(path: Path) -> Iterator[Row]:
     """Rows of a UTF-8 text file, one a line in the column ``text``; blank lines are passed over."""
     return ({"text": line} for *_, line in lines_of(path))
 
@@ -87,7 +90,7 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_RDONLY)
-        self._ends = _line_index(path, os.fstat(self._file))
+        self._ends = _line_index(path)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -107,26 +110,71 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / name
 
 
-def _line_index(path: Path, stat: os.stat_result) -> NDArray[np.uint64]:
-    """First byte and end of every row ``[rows, 2]``, of the cache if the file has not changed since."""
-    known = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-    folder = cache_folder("rows")
-    kept = folder / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}.npy"
-    with contextlib.suppress(OSError, ValueError):
-        return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    edges_N2 = _read_through(path, stat.st_size)
-    if stat.st_size >= 1 << 20:
-        with contextlib.suppress(OSError):  # a cache that cannot be written makes the next start slower, nothing else
-            folder.mkdir(parents=True, exist_ok=True)
+def made_once(kept: Path, source: str, make: Callable[[Any], None]) -> Path:
+    """A file of the user's cache, which ``make`` writes if it is not there; other processes that want it wait for it.
+
+    Raises:
+        OSError: the cache cannot be written.
+        DataError: another process has been making it for an hour.
+    """
+    if kept.exists():
+        return kept
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.with_name(f".{kept.name}.lock").open("ab") as holder:
+        began = time.monotonic()
+        while not lock(holder.fileno()):
+            if time.monotonic() - began > LONGEST:
+                raise DataError(f"{source}: another process has been reading it for an hour ({kept}); end it, or remove that")
+            time.sleep(0.1)
+        if not kept.exists():
             with replaced(kept, binary=True) as file:
-                np.save(file, edges_N2, allow_pickle=False)
-            return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    return edges_N2
+                make(file)
+    return kept
 
 
-def _read_through(path: Path, size: int) -> NDArray[np.uint64]:
+def _kept(path: Path, suffix: str) -> Path:
+    """Where the cache keeps what was made of a file in its present state."""
+    stat = path.stat()
+    known = f"{path} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+    return cache_folder("rows") / f"{hashlib.sha256(known.encode()).hexdigest()[:24]}{suffix}"
+
+
+def _as_json_lines(path: Path, rows: Iterator[Row]) -> Path:
+    """A large file of another kind as JSON lines in the user's cache, which need no memory.
+
+    Raises:
+        DataError: a malformed row, or a cache that cannot be written.
+    """
+
+    def write(file: Any) -> None:
+        print(f"{path}: its rows are written to the cache as JSON lines; once", file=sys.stderr, flush=True)
+        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+
+    try:
+        return made_once(_kept(path, ".jsonl"), str(path), write)
+    except OSError as error:
+        raise DataError(f"{path}: is large, and its rows cannot be kept in the cache ({error}); set XDG_CACHE_HOME") from error
+
+
+def _line_index(path: Path) -> NDArray[np.uint64]:
+    """First byte and end of every row ``[rows, 2]``, of the cache if the file has not changed since."""
+    if path.stat().st_size < LARGE >> 6:
+        return _read_through(path)
+    found: list[NDArray[np.uint64]] = []
+
+    def write(file: Any) -> None:
+        found.append(_read_through(path))
+        np.save(file, found[0], allow_pickle=False)
+
+    with contextlib.suppress(OSError):  # a cache that cannot be written makes the next start slower, nothing else
+        kept = made_once(_kept(path, ".npy"), str(path), write)
+        return np.load(kept, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    return found[0] if found else _read_through(path)
+
+
+def _read_through(path: Path) -> NDArray[np.uint64]:
     """Parse every line once and note where it is."""
-    edges, said = array("Q"), time.monotonic() + PATIENCE
+    edges, said, size = array("Q"), time.monotonic() + PATIENCE, path.stat().st_size
     for number, start, end, line in lines_of(path):
         parsed(line, f"{path}:{number}")
         edges.extend((start, end))
@@ -153,7 +201,11 @@ def numbered_json(path: Path) -> Numbered:
 
 def numbered_csv(path: Path) -> Numbered:
     """Rows of a .csv file. Every cell is a text as it is spelled; an empty one is null."""
-    reader = csv.DictReader(io.StringIO(_content(path), newline=""), strict=True)
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        yield from _csv_rows(path, csv.DictReader(lines, strict=True))
+
+
+def _csv_rows(path: Path, reader: csv.DictReader[str]) -> Numbered:
     try:
         twice = [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]
         if twice:
@@ -164,6 +216,9 @@ def numbered_csv(path: Path) -> Numbered:
             yield reader.line_num, {name: cell or None for name, cell in row.items()}
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num + 1}: no CSV ({error})") from error
+    except UnicodeDecodeError as error:
+        _content(path)  # which names the line
+        raise AssertionError(f"{path}: changed while it was read") from error
 
 
 def number_of(cell: Any) -> Any:
@@ -209,13 +264,19 @@ def open_rows(path: Path, name: str, most: int | None = None) -> Any:
     Raises:
         DataError: a malformed row; names the line.
     """
-    if name.endswith(".jsonl") and most is None:
-        return JsonLines(path)
-    if name.endswith(".txt"):
-        return list(itertools.islice(text_rows(path), most))
     suffix = name.removesuffix(".gz").rpartition(".")[2]
-    rows = [row for _, row in itertools.islice(READERS[suffix](path), most)]
-    return [{column: number_of(cell) for column, cell in row.items()} for row in rows] if suffix == "csv" else rows
+    many = most is None or most > MANY
+    if name.endswith(".jsonl") and many:
+        return JsonLines(path)
+    rows = itertools.islice(_plain_rows(path, suffix), most)
+    return JsonLines(_as_json_lines(path, rows)) if many and path.stat().st_size > LARGE else list(rows)
+
+
+def _plain_rows(path: Path, suffix: str) -> Iterator[Row]:
+    if suffix == "txt":
+        return text_rows(path)
+    rows = (row for _, row in READERS[suffix](path))
+    return ({column: number_of(cell) for column, cell in row.items()} for row in rows) if suffix == "csv" else rows
 
 
 READERS: Mapping[str, Callable[[Path], Numbered]] = {

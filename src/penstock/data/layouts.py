@@ -35,7 +35,6 @@ ELSEWHERE = {
     "or by safer_response_id",
     "segments": "Axolotl's segments: put what has label true into completion and what comes before it into prompt",
     "chat": "Glaive: split chat at USER and ASSISTANT into messages",
-    "kto_tag": "LLaMA-Factory's kto_tag: call the column label",
     "text": 'a plain text: prompt="", completion="{{ text }}"',
 }
 """Columns of data sets that need a decision, and what to do with them."""
@@ -56,6 +55,8 @@ def arranged(row: DataRow, chat: bool, where: str) -> DataRow:
     Raises:
         DataError: it is of a layout whose rules it breaks; names it.
     """
+    if "kto_tag" in row:  # LLaMA-Factory's, in any of its layouts
+        row = {"label": row["kto_tag"], **row}
     if "messages" in row and not ({"prompt", "completion"} <= row.keys()):
         return row
     for columns, read in LAYOUTS.items():

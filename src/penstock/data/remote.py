@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import DataError
-from penstock.core.files import replaced
 from penstock.core.storage import file_system
-from penstock.data.files import PATIENCE, cache_folder
+from penstock.data.files import PATIENCE, cache_folder, made_once
 
 PIECE = 16 << 20
 """Bytes of a file that are fetched at a time."""
@@ -28,14 +27,15 @@ def fetched(url: str) -> Path:
     try:
         size, state = fs.info(path).get("size"), str(fs.ukey(path))
         kept = cache_folder("remote") / hashlib.sha256(f"{url} {state}".encode()).hexdigest()[:24] / Path(path).name
-        if not kept.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with fs.open(path, "rb", block_size=PIECE) as source, replaced(kept, binary=True) as file:
+
+        def copy(file: Any) -> None:
+            with fs.open(path, "rb", block_size=PIECE) as source:
                 _copy(source, file, url, size)
+
+        return made_once(kept, url, copy)
     except Exception as error:  # each file system has its own for a store that is away or refuses a key
         said = str(error) or type(error).__name__
         raise DataError(f"data.source={url}: cannot be read ({said}); is it there, and are the credentials set?") from error
-    return kept
 
 
 def _copy(source: Any, file: Any, url: str, size: int | None) -> None:
