@@ -88,7 +88,7 @@ def check(model: Run | ModelSpec | str, *, few: int = 3, progress: bool = True, 
     from penstock.runtime.preflight import preflight
     from penstock.ui.preflight import show
 
-    run = _run(model, fields)
+    run = _run(model, {name: value for name, value in fields.items() if name not in ("folder", "resume")})
     stages = tuple(preflight(run, Path.cwd(), few))
     if progress:
         show(stages)

@@ -16,6 +16,7 @@ from penstock.config.run import DataSpec, EvaluationSpec, ModelSpec, Offline, On
 from penstock.config.spec import convert, field_types, suggestion
 from penstock.core.errors import SpecError
 from penstock.data.held import held
+from penstock.data.layouts import ASKING
 
 PRESETS = ("1m", "3m", "10m")
 """Names of models built from scratch on the run's own data."""
@@ -68,7 +69,10 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
         values["learner"] = dataclasses.replace(stage.learner, critic="separate")
     if "evaluation" in left:
         held_out = left.pop("evaluation")
-        values["evaluation"] = held_out if isinstance(held_out, EvaluationSpec) else _evaluation(held_out, data, columns, rows)
+        reads = data
+        if isinstance(left.get("data"), Mapping):  # how rows read holds for held-out rows too, wherever it is said
+            reads = dataclasses.replace(data, **{name: one for name, one in left["data"].items() if name in OF_DATA[:5]})
+        values["evaluation"] = _evaluation(held_out, reads, columns, rows)
     about_run = {name: convert(field_types(Run)[name], left.pop(name), name) for name in set(left) & _OF_RUN}
     for name, value in left.items():
         _set(stage, values, name, value)
@@ -77,6 +81,9 @@ def compose(model: str | ModelSpec, given: Mapping[str, Any], rows: MakeData, re
 
 def _evaluation(given: Any, data: DataSpec, columns: Sequence[str], rows: MakeData) -> EvaluationSpec:
     """Held-out rows, which read as the rows that are learned from do."""
+    if isinstance(given, EvaluationSpec):
+        known = isinstance(given.data, DataSpec)
+        return given if known else dataclasses.replace(given, data=_evaluation(given.data, data, columns, rows).data)
     held_out = _data(given, "evaluation", columns, rows)
     if not isinstance(given, DataSpec):
         held_out = dataclasses.replace(held_out, **{name: getattr(data, name) for name in OF_DATA[:5]})
@@ -136,7 +143,8 @@ def _data(given: Any, name: str, columns: Sequence[str], rows: MakeData) -> Data
 def _row(item: Any, columns: Sequence[str], number: int) -> dict[str, Any]:
     """A row of one thing at hand: a mapping, a tuple in the order of ``columns``, or a text (a prompt, or a completion)."""
     if isinstance(item, Mapping):
-        return {"prompt": "", **item} if "completion" in item else dict(item)
+        alone = "completion" in item and not {*ASKING, "messages", "conversations"} & item.keys()
+        return {"prompt": "", **item} if alone else dict(item)
     if isinstance(item, str) and len(columns) <= 2:
         return {"prompt": "", columns[-1]: item}
     if isinstance(item, tuple | list) and len(item) == len(columns):

@@ -36,7 +36,7 @@ def train(penstock: Penstock, tmp_path: Path) -> Callable[..., Outcome]:
 WORDS = {
     "a missing file": ("tiny --sft.data.source nowhere.jsonl", ("sft", "nowhere.jsonl", "no such file")),
     "a skip that leaves nothing": ("tiny --sft.data.skip 20", ("skip=20 leaves none of its 20 rows",)),
-    "a source of no known kind": ("tiny --sft.data.source rows.xls", ("rows.xls", "use a file (.jsonl")),
+    "a source of no known kind": ("tiny --sft.data.source rows.xls", ("rows.xls", "use a file or its URL (.jsonl")),
     "a source function that is not there": (f"tiny --grpo.data.source {RECIPES}:nothing", ("grpo", 'has no "nothing"')),
     "a template that names a missing column": (
         "tiny --sft.data.prompt {{question}}",

@@ -86,7 +86,7 @@ def test_held_out_rows_are_given_as_the_others_are() -> None:
         ({"prompts": [{"messages": [{"role": "user", "content": "sky?"}]}], "reward": vowels}, "sky?"),
         ({"samples": [{"instruction": "sky?", "input": "", "output": "blue"}]}, "sky?"),
         ({"samples": [{"messages": [{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]}]}, "sky?"),
-        ({"preferences": [{"chosen": "sky? blue", "rejected": "sky? red"}]}, "sky? "),
+        ({"preferences": [{"chosen": "sky? blue", "rejected": "sky? red"}]}, "sky?"),
         ({"samples": [{"completion": "blue"}]}, ""),
     ],
     ids=["messages", "Alpaca", "a conversation", "an implicit prompt", "a text alone"],

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import io
+from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from penstock.core.errors import SpecError
@@ -85,3 +89,25 @@ def test_what_is_no_list_of_rows_is_refused(given, says):
 
 def test_dates_stay_what_they_are():
     assert held([{"day": datetime.date(2024, 1, 5)}], "prompts") == [{"day": datetime.date(2024, 1, 5)}]
+
+
+def test_named_tuples_are_rows_by_their_names():
+    Pair = namedtuple("Pair", "chosen rejected prompt")
+    assert held([Pair("good", "bad", "q")], "preferences") == [{"chosen": "good", "rejected": "bad", "prompt": "q"}]
+
+
+@pytest.mark.parametrize("given", [["a.json", "b.json"], [Path("a.txt")]], ids=["names", "paths"])
+def test_a_list_of_files_is_no_list_of_prompts(given):
+    with pytest.raises(SpecError, match="is a list of files"):
+        held(given, "prompts")
+
+
+def test_an_open_file_is_refused():
+    with pytest.raises(SpecError, match="is an open file; give its name"):
+        held(io.StringIO("{}"), "samples")
+
+
+def test_columns_of_the_same_name_are_refused():
+    table = pandas.DataFrame([[1, 2]], columns=["a", "a"])
+    with pytest.raises(SpecError, match="has columns twice: a"):
+        held(table, "samples")

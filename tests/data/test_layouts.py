@@ -104,8 +104,14 @@ def test_a_pair_that_holds_its_better_conversation_a_third_time_is_that_pair(cha
     ("pairs", {"prompt": "x", "chosen": [user("a"), model("b")], "rejected": [user("a"), model("c")]}, "other messages than"),
     ("pairs", {"chosen": [model("b")], "rejected": [model("c")]}, "give the prompt"),
     ("pairs", {"prompt": "a", "chosen": [user("b")], "rejected": [user("c")]}, "assistant's turn alone"),
-    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "different messages"),
-    ("examples", {"prompt": "a", "completion": [model("b")]}, "follows a prompt of messages"),
+    ("pairs", {"chosen": "\n\nHuman: a\n\nAssistant: b", "rejected": "\n\nHuman: c\n\nAssistant: b"}, "do not differ first in"),
+    ("pairs", {"prompt": "The sky", "chosen": "The sky is blue", "rejected": "The sky is red"}, "both begin with the prompt"),
+    ("pairs", {"prompt": "[{'role': 'user', 'content': 'a'}]", "chosen": "b", "rejected": "c"}, "messages spelled as a text"),
+    ("examples", {"prompt": '[{"role": "user", "content": "a"}]', "completion": "b"}, "messages spelled as a text"),
+    ("examples", {"prompt": "a", "completion": "b", "system": "Be brief."}, "nobody reads the column system"),
+    ("examples", {"prompt": "a", "completion": "b", "tools": [{"name": "f"}]}, "nobody reads tools of a bare prompt"),
+    ("examples", {"instruction": "a", "input": "", "output": "b", "prompt": "c"}, "both prompt and instruction"),
+    ("examples", {"messages": [user("a"), model("b"), user("c")]}, "end with a turn of the role user"),
     ("examples", {"prompt": [user("a")], "completion": [user("b")]}, "ends with the assistant's turn"),
     ("examples", {"conversations": [{"from": "robot", "value": "a"}]}, 'ShareGPT has {"from": "human" or "gpt"'),
     ("examples", {"conversations": [{"from": "human", "value": "a", "speaker": 3}]}, 'nobody reads "speaker"'),
@@ -175,3 +181,58 @@ def test_a_pair_whose_prompt_is_elsewhere_is_not_read_as_one_without(row: dict[s
     """What both answers happen to begin with is not what was asked."""
     with pytest.raises(DataError, match=re.escape(said)):
         pair(row)
+
+
+@pytest.mark.parametrize(("row", "given", "prompt", "answers"), [
+    ({"prompt": "a", "messages": [user("a"), model("b")]}, {}, [user("a")], [model("b")]),
+    ({"prompt": "a", "completion": [model("b")]}, {}, [user("a")], [model("b")]),
+    ({"prompt": [user("a")], "completion": model("b")}, {}, [user("a")], [model("b")]),
+    ({"conversation": [user("a"), model("b")]}, {}, [user("a")], [model("b")]),
+    ({"messages": [{**user("a"), "weight": 0}, model("b", weight=1)]}, {}, [user("a")], [model("b")]),
+    ({"messages": [user("a"), model("b")], "system": "S"}, {}, [{"role": "system", "content": "S"}, user("a")], [model("b")]),
+    ({"prompt": "a", "completion": "b", "system": "S"}, {"chat": True}, [{"role": "system", "content": "S"}, user("a")],
+     [model("b")]),
+    ({"conversations": [{"from": "system", "value": "T"}, {"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}],
+      "system": "S"}, {}, [{"role": "system", "content": "T"}, user("a")], [model("b")]),
+    ({"instruction": "a", "input": "", "output": "b", "history": [], "system": ""}, {}, [user("a")], [model("b")]),
+], ids=["a prompt beside messages", "a text and messages", "one message", "conversation", "a user's weight 0", "system",
+        "system and a text", "two systems", "Alpaca with an empty history"])  # fmt: skip
+def test_one_layout_in_the_ways_that_people_have_it(row, given, prompt, answers):
+    made = example(row, **given)
+    assert (list(made.prompt.messages), list(made.answers.values())) == (prompt, answers)
+
+
+def test_templates_say_what_is_read_where_there_are_messages_too():
+    row = {"problem": "P?", "answer": "42", "messages": [user("Q"), model("A")]}
+    made = example(row, prompt="{{ problem }}", completion="{{ answer }}", chat=True)
+    assert (made.prompt.messages, made.answers["completion"]) == ((user("P?"),), model("42"))
+
+
+@pytest.mark.parametrize("template", ["question", "Q: {question}", " question "])
+def test_a_column_that_a_template_names_without_showing_it_is_refused(template):
+    with pytest.raises(DataError, match=r"question is a column, which a template shows by \{\{ question \}\}"):
+        renderer(prompt=template).prompt(KEY, {"question": "a"}, 0)
+
+
+HELLO = "\n\nHuman: Hi\n\nAssistant:"
+
+
+@pytest.mark.parametrize(("row", "chat", "read"), [
+    ({"prompt": HELLO, "chosen": HELLO + " yes", "rejected": HELLO + " no"}, False, (HELLO, " yes", " no")),
+    ({"prompt": HELLO, "chosen": " yes", "rejected": " no"}, True, ([user("Hi")], "yes", "no")),
+    ({"chosen": HELLO + " a\n\nHuman: b\n\nAssistant: c", "rejected": HELLO + " d"}, False,
+     (HELLO, " a\n\nHuman: b\n\nAssistant: c", " d")),
+    ({"chosen": "The sky is blue", "rejected": "The sky is black"}, False, ("The sky is", " blue", " black")),
+    ({"chosen": "2+2?\n\nThe answer", "rejected": "2+2?\n\nIt is"}, False, ("2+2?\n\n", "The answer", "It is")),
+    ({"chosen": "天空是蓝色", "rejected": "天空是绿色"}, False, ("天空是", "蓝色", "绿色")),
+    ({"instruction": "a", "chosen": [user("a"), model("yes")], "rejected": [user("a"), model("no")]}, False,
+     ([user("a")], "yes", "no")),
+    ({"prompt": [user("a")], "chosen": model("yes"), "rejected": model("no")}, False, ([user("a")], "yes", "no")),
+    ({"chosen": [{**user("a"), "name": None}, model("yes")], "rejected": [user("a"), model("no")]}, False,
+     ([user("a")], "yes", "no")),
+], ids=["said twice", "a transcript as prompt", "other turns earlier", "a word of which the end differs", "no space", "Chinese",
+        "Magpie", "single messages", "a null on one side"])  # fmt: skip
+def test_pairs_in_the_ways_that_people_have_them(row, chat, read):
+    made = pair(row, chat=chat)
+    prompt = list(made.prompt.messages) or made.prompt.text
+    assert (prompt, *(made.answers[name]["content"] for name in ("chosen", "rejected"))) == read

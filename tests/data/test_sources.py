@@ -258,3 +258,31 @@ def test_json_lines_stay_on_disk_and_their_index_is_kept(tmp_path, monkeypatch):
 def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
     (tmp_path / "some.jsonl").write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n{"a": 2}')
     assert everything(open_source(DataSpec(source="some.jsonl"), tmp_path)) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.usefixtures("_offline")
+@pytest.mark.parametrize(("name", "text"), [
+    ("train.csv", "q,answer\nr,007\ns,1.50\n"), ("train.jsonl", '{"q": "r", "answer": "007"}\n{"q": "s", "answer": "1.50"}\n')
+])  # fmt: skip
+def test_files_of_a_folder_are_read_as_they_are_spelled(name, text, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / name).write_text(text)
+    source = open_source(DataSpec(source="hub:set"), tmp_path)
+    assert everything(source) == [{"q": "r", "answer": "007"}, {"q": "s", "answer": "1.50"}]
+    with pytest.raises(DataError, match="name one, and use skip and size"):
+        open_source(DataSpec(source="hub:set", split="train[:1]"), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["rows.ndjson", "rows.csv.gz", "rows.tsv", "ROWS.CSV", "rows.json.gz", "rows.txt.gz"])
+def test_files_by_other_names_are_read(name, tmp_path):
+    kind = name.lower().removesuffix(".gz").rpartition(".")[2]
+    text = {"ndjson": '{"text": "a"}\n', "csv": "text\na\n", "tsv": "text\na\n", "json": '[{"text": "a"}]', "txt": "a\n"}[kind]
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+    assert everything(open_source(DataSpec(source=name), tmp_path)) == [{"text": "a"}]
+
+
+def test_a_function_may_give_a_container_which_is_read_as_one(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pyarrow\ndef rows():\n    return pyarrow.Table.from_pylist([{'a': {'x': 1}}, {'a': {'y': 2}}])\n"
+    )
+    assert everything(open_source(DataSpec(source="mine.py:rows"), tmp_path)) == [{"a": {"x": 1}}, {"a": {"y": 2}}]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+Retold = TypeVar("Retold", bound=Exception)
 
 
 class PenstockError(Exception):
@@ -108,6 +111,13 @@ class LargeGradientError(SkippedStepError):
 
 class NonFiniteStepError(TrainingError):
     """A gradient was NaN or infinite and the step was taken: the weights cannot be used any more."""
+
+
+def retold(error: Retold, text: str) -> Retold:
+    """The same error, with all that it knows, and another message."""
+    told = type(error).__new__(type(error), text)
+    told.__dict__.update(error.__dict__)
+    return told
 
 
 def first_line(error: BaseException) -> str:

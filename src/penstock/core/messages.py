@@ -7,6 +7,7 @@ SOURCE: https://platform.openai.com/docs/api-reference/chat/create
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -51,6 +52,18 @@ class MessageError(DataError):
 def assistant(content: str) -> Message:
     """A turn of the assistant's."""
     return {"role": "assistant", "content": content}
+
+
+SPELLED = re.compile(r"""\s*\[\s*\{\s*(['"])(?:role|content|from|value)\1\s*:""")
+"""Where messages begin that somebody made a text of."""
+
+
+def refuse_spelled(text: str, where: str) -> str:
+    """The text. Raises DataError where it is messages that a table or an export made a text of."""
+    if SPELLED.match(text):
+        raise DataError(f"{where} is messages spelled as a text ({text:.40}…); parse it by json.loads (or ast.literal_eval, if "
+                        "Python wrote it), and keep the rows in JSON lines or Parquet")  # fmt: skip
+    return text
 
 
 def is_messages(value: Any) -> bool:
@@ -109,9 +122,9 @@ def read_message(
     for key in ("name", "tool_call_id", *THOUGHTS):
         if not isinstance(message.get(key, ""), str):
             raise MessageError(f"{where}.{key}", f" is {message[key]!r:.40}; give a text")
-    if message.get("weight", 1) not in (0, 1) or ("weight" in message and role != "assistant"):
+    if "weight" in message and message["weight"] not in ((0, 1) if role == "assistant" else (0,)):
         raise MessageError(where, f": weight={message['weight']!r:.40} of the role {role}; a turn of the assistant's has 1 (it "
-                                  "is learned) or 0")  # fmt: skip
+                                  "is learned) or 0, and the others are never learned")  # fmt: skip
     if "content" in message or not (calls or message.keys() & {*THOUGHTS}):
         message["content"] = read_content(message.get("content"), f"{where}.content", part)
     if calls:

@@ -28,8 +28,10 @@ from penstock.data.rows import DataRow
 
 Row = dict[str, Any]
 Numbered = Iterator[tuple[int, Row]]
-FILES = (".jsonl", ".jsonl.gz", ".txt", ".csv", ".json")
-"""Ends of files that :func:`open_rows` reads."""
+FILES = (".jsonl", ".ndjson", ".txt", ".csv", ".tsv", ".json")
+"""Ends of files that :func:`open_rows` reads, each also with .gz."""
+ZIPPED = b"\x1f\x8b"
+"""How a gzipped file begins, whatever its name is in a cache."""
 PATIENCE = 2.0
 """Seconds between two lines that say how far reading has come."""
 LONGEST = 3600.0
@@ -38,13 +40,25 @@ LARGE, MANY = 64 << 20, 100_000
 """Bytes of a file, and rows asked of it, from which on rows of any kind stay on disk."""
 
 
+def is_zipped(path: Path) -> bool:
+    """Whether a file is gzipped."""
+    with path.open("rb") as file:
+        return file.read(2) == ZIPPED
+
+
+def kind_of(name: str) -> str:
+    """What a file is by its name, such as "csv" of rows.csv.gz; empty for one of none of :data:`FILES`."""
+    plain = name.lower().removesuffix(".gz")
+    return next((end[1:].replace("ndjson", "jsonl") for end in FILES if plain.endswith(end)), "")
+
+
 def lines_of(path: Path) -> Iterator[tuple[int, int, int, str]]:
     """Number, first byte, end and text of every line that is not blank, split at line feeds only, without their line end.
 
     Raises:
         DataError: not UTF-8, or it cannot be read to its end.
     """
-    opened: Any = gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # noqa: SIM115 - closed below
+    opened: Any = gzip.open(path, "rb") if is_zipped(path) else open(path, "rb")  # noqa: SIM115 - closed below
     number, at = 0, 0
     with opened as lines:
         try:
@@ -148,7 +162,7 @@ def _as_json_lines(path: Path, rows: Iterator[Row]) -> Path:
 
     def write(file: Any) -> None:
         print(f"{path}: its rows are written to the cache as JSON lines; once", file=sys.stderr, flush=True)
-        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+        file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
 
     try:
         return made_once(_kept(path, ".jsonl"), str(path), write)
@@ -199,10 +213,11 @@ def numbered_json(path: Path) -> Numbered:
     return enumerate(found, 1)
 
 
-def numbered_csv(path: Path) -> Numbered:
+def numbered_csv(path: Path, delimiter: str = ",") -> Numbered:
     """Rows of a .csv file. Every cell is a text as it is spelled; an empty one is null."""
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        yield from _csv_rows(path, csv.DictReader(lines, strict=True))
+    opened = gzip.open if is_zipped(path) else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as lines:
+        yield from _csv_rows(path, csv.DictReader(lines, delimiter=delimiter, strict=True))
 
 
 def _csv_rows(path: Path, reader: csv.DictReader[str]) -> Numbered:
@@ -216,6 +231,8 @@ def _csv_rows(path: Path, reader: csv.DictReader[str]) -> Numbered:
             yield reader.line_num, {name: cell or None for name, cell in row.items()}
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num + 1}: no CSV ({error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read after line {reader.line_num} ({error}); is it complete?") from error
     except UnicodeDecodeError as error:
         _content(path)  # which names the line
         raise AssertionError(f"{path}: changed while it was read") from error
@@ -230,7 +247,7 @@ def number_of(cell: Any) -> Any:
 
 
 def _content(path: Path) -> str:
-    content = path.read_bytes()
+    content = gzip.decompress(path.read_bytes()) if is_zipped(path) else path.read_bytes()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -264,19 +281,19 @@ def open_rows(path: Path, name: str, most: int | None = None) -> Any:
     Raises:
         DataError: a malformed row; names the line.
     """
-    suffix = name.removesuffix(".gz").rpartition(".")[2]
-    many = most is None or most > MANY
-    if name.endswith(".jsonl") and many:
+    kind, many = kind_of(name), most is None or most > MANY
+    if kind == "jsonl" and many and not is_zipped(path):
         return JsonLines(path)
-    rows = itertools.islice(_plain_rows(path, suffix), most)
+    rows = itertools.islice(_plain_rows(path, kind), most)
     return JsonLines(_as_json_lines(path, rows)) if many and path.stat().st_size > LARGE else list(rows)
 
 
-def _plain_rows(path: Path, suffix: str) -> Iterator[Row]:
-    if suffix == "txt":
+def _plain_rows(path: Path, kind: str) -> Iterator[Row]:
+    if kind == "txt":
         return text_rows(path)
-    rows = (row for _, row in READERS[suffix](path))
-    return ({column: number_of(cell) for column, cell in row.items()} for row in rows) if suffix == "csv" else rows
+    rows = (row for _, row in (numbered_csv(path, "\t") if kind == "tsv" else READERS[kind](path)))
+    table = kind in ("csv", "tsv")
+    return ({column: number_of(cell) for column, cell in row.items()} for row in rows) if table else rows
 
 
 READERS: Mapping[str, Callable[[Path], Numbered]] = {

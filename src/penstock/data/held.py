@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.core.errors import SpecError
+
+FILE_ENDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".ndjson")
+"""Ends of names of files, which are no prompts."""
 
 
 def held(given: Any, name: str) -> list[Any]:
@@ -22,8 +27,14 @@ def held(given: Any, name: str) -> list[Any]:
     if isinstance(given, Mapping):
         return _of_mapping(given, name)
     if library == "datasets" and not hasattr(given, "__len__"):
-        raise SpecError(f"{name}=… is a data set without a length; give list(….take(1000)), or save it and name the folder")
+        whole = "datasets.Dataset.from_list(list(….take(1000)), features=….features)"
+        raise SpecError(f"{name}=… is a data set without a length; give {whole}, or save it and name the folder")
+    if hasattr(given, "read"):
+        raise SpecError(f"{name}=… is an open file; give its name, whose end says how to read it")
+    _remark_on_guesses(given, name)
     if library == "pandas" and hasattr(given, "columns"):
+        if twice := sorted({str(column) for column in given.columns[given.columns.duplicated()]}):
+            raise SpecError(f"{name}=… has columns twice: {', '.join(twice)}; rename one")
         columns = {str(column): _column(given[column].tolist()) for column in given.columns}
         return _rows(columns)
     if library == "polars" and hasattr(given, "collect"):
@@ -40,7 +51,23 @@ def held(given: Any, name: str) -> list[Any]:
     if hasattr(given, "__len__") and hasattr(given, "__getitem__") and not isinstance(given, Sequence):
         items = [given[index] for index in range(len(given))] if library != "pandas" else given.tolist()
         return [plain_row(item) if isinstance(item, Mapping) else plain(item) for item in items]
-    return list(given)
+    found = [item._asdict() if hasattr(item, "_asdict") else item for item in given]  # named tuples have columns
+    if found and all(isinstance(item, Path) or (isinstance(item, str) and Path(item).suffix in FILE_ENDS) for item in found):
+        raise SpecError(f"{name}=… is a list of files ({found[0]}, …); give one file's name, or the rows of all: "
+                        'datasets.load_dataset("json", data_files=[…], split="train")')  # fmt: skip
+    return found
+
+
+def _remark_on_guesses(given: Any, name: str) -> None:
+    """Say which columns of a data set hold what datasets guessed: there a text that spells a number may have become one."""
+    features = getattr(given, "features", None)
+    guessed = [column for column, feature in features.items() if type(feature).__name__ == "Json"] if features else []
+    if guessed:
+        warnings.warn(
+            f"{name}=…: {', '.join(guessed)} had values of several types, and datasets may have read a text such as 007 as a "
+            "number; give the file's name instead of the data set",
+            stacklevel=2,
+        )
 
 
 def _of_mapping(given: Mapping[Any, Any], name: str) -> list[Any]:

@@ -74,7 +74,12 @@ def _built(datasets: Any, name: str, subset: str | None, split: str) -> Any:
     """The table of a data set's files; those of JSON and CSV row by row, as they are spelled."""
     builder = datasets.load_dataset_builder(name, subset)
     files = getattr(builder.config, "data_files", None) or {}
-    if type(builder).__name__ not in ("Json", "Csv") or split not in files:  # a slice such as train[:10%] is the package's
+    written = {base.__name__ for base in type(builder).__mro__} & {"Json", "Csv"}
+    if written and split not in files:
+        raise DataError(
+            f'no split "{split}" among {", ".join(map(str, files))}; of JSON and CSV name one, and use skip and size'
+        )
+    if not written:
         return Table(datasets.load_dataset(name, subset, split=split))
     fetched = datasets.DownloadManager().download([str(file) for file in files[split]])
     return Chain([open_rows(Path(place), str(file)) for place, file in zip(fetched, files[split], strict=True)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import numbers
@@ -18,7 +19,7 @@ from jinja2 import nodes
 from penstock.config.parts import TEMPLATE_OWN
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, blame
-from penstock.core.messages import Message, Messages, assistant, is_messages, read_messages
+from penstock.core.messages import Message, Messages, assistant, is_messages, read_messages, refuse_spelled
 from penstock.core.types import Prompt, PromptKey
 from penstock.data.layouts import advice, arranged
 from penstock.data.rows import DataRow
@@ -62,14 +63,48 @@ def text_of(value: Any) -> Any:
     raise jinja2.TemplateRuntimeError(f"a value is {kind} ({value!r:.60}), which is no text; choose or join what is to be read")
 
 
+OF_TEXTS = (
+    "capitalize", "center", "e", "escape", "forceescape", "indent", "lower", "replace", "safe", "string", "striptags", "title",
+    "trim", "truncate", "upper", "urlencode", "wordcount", "wordwrap", "format",
+)  # fmt: skip
+"""Jinja's filters that make a text of whatever they are given."""
+
+
+def _strict(known: Any, given_texts: bool) -> Any:
+    """A filter that takes texts and numbers alone; ``given_texts``: as its other arguments too."""
+    first = int(hasattr(known, "jinja_pass_arg"))
+
+    @functools.wraps(known)
+    def filtered(*given: Any, **named: Any) -> Any:
+        others = tuple(map(text_of, given[first + 1 :])) if given_texts else given[first + 1 :]
+        return known(*given[:first], text_of(given[first]), *others, **named)
+
+    return filtered
+
+
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """Jinja's sandbox, in which what ``~`` joins must be texts too."""
+    """Jinja's sandbox, in which whatever becomes part of a text must be a text or a number itself: what ``~`` and ``%`` put
+    together, and what a filter is given."""
+
+    intercepted_binops = frozenset(["%"])
 
     def __init__(self) -> None:
         super().__init__(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, finalize=text_of)
         # Without jinja's own globals a missing column called "dict" or "range" is an error like any other.
         self.globals.clear()
-        self.filters["text_of"] = text_of
+        self.filters |= {name: _strict(self.filters[name], name in ("replace", "format")) for name in OF_TEXTS}
+        joined = self.filters["join"]
+
+        @functools.wraps(joined)
+        def join(context: Any, value: Any, separator: str = "", attribute: Any = None) -> Any:
+            return joined(context, value if attribute is not None else [text_of(one) for one in value], separator, attribute)
+
+        self.filters |= {"join": join, "text_of": text_of}
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        for value in right.values() if isinstance(right, Mapping) else right if isinstance(right, tuple) else (right,):
+            text_of(value)
+        return super().call_binop(context, operator, left, right)
 
     def joined(self, text: str) -> jinja2.Template:
         tree = self.parse(text)
@@ -87,6 +122,7 @@ class Template:
         named = re.fullmatch(r"\s*\{\{\s*(\w+)\s*\}\}\s*", text)
         self.column = named.group(1) if named else ""
         """The column that it names and nothing else, if it does."""
+        self._constant = "{{" not in text and "{%" not in text
         try:
             self._compiled = _Environment().joined(text)
         except jinja2.TemplateSyntaxError as error:
@@ -98,6 +134,9 @@ class Template:
         Raises:
             DataError: an undefined column or a failing expression; names the template, the row and the columns there are.
         """
+        if self._constant and (meant := [name for name in row if name == self.text.strip() or f"{{{name}}}" in self.text]):
+            raise DataError(f'template {self.name} "{self.text}" on {where}: {meant[0]} is a column, which a template shows by '
+                            f"{{{{ {meant[0]} }}}}")  # fmt: skip
         try:
             return self._compiled.render(row)
         except Exception as error:
@@ -125,13 +164,14 @@ class Renderer:
 
     def _said(self, name: str, row: DataRow, where: str) -> str | Messages:
         template = self._templates[name]
-        if template.column and is_messages(row.get(template.column)):
-            return read_messages(row[template.column], f"{where}: messages")
-        return template(row, where)
+        value = row.get(template.column) if template.column else None
+        if is_messages(value):
+            return read_messages(value, f"{where}: messages")
+        return template(row, where) if not isinstance(value, str) else refuse_spelled(value, f"{where}: {template.column}")
 
     def _messages(self, row: DataRow, where: str) -> Messages:
-        """The row's column ``messages`` if that is what is to be read."""
-        wanted = self.chat or (self._arranges and "prompt" not in row)
+        """The row's column ``messages`` if that is what is to be read: not where templates say what is."""
+        wanted = self._arranges and (self.chat or "prompt" not in row)
         return read_messages(row["messages"], f"{where}: messages") if wanted and "messages" in row else ()
 
     def prompt(self, key: PromptKey, row: DataRow, index: int) -> Prompt:
@@ -146,6 +186,8 @@ class Renderer:
     def _asked(self, key: PromptKey, row: DataRow, where: str) -> Prompt:
         said = self._messages(row, where) or self._said("prompt", row, where)
         if isinstance(said, str):
+            if not self.chat and self._arranges and row.get("tools") not in (None, "", "[]", []):
+                raise DataError(f"{where}: nobody reads tools of a bare prompt; set chat=true, or leave the column out")
             if not self.chat:
                 return Prompt(key, said, columns=row)
             return self._conversation(key, ({"role": "user", "content": said},), row, where)
@@ -165,15 +207,19 @@ class Renderer:
         where = f"{key.source} row {index}"
         row = self._arranged(row, where)
         messages = self._messages(row, where)
+        if self._arranges and "completion" not in row and "messages" in row:
+            messages = messages or read_messages(row["messages"], f"{where}: messages")
+            if messages[-1]["role"] != "assistant":
+                last = messages[-1]["role"]
+                raise DataError(f"{where}: messages end with a turn of the role {last}, so nothing is left to learn; drop it")
         if not messages or messages[-1]["role"] != "assistant" or len(messages) == 1:
             prompt, said = self._asked(key, row, where), self._said("completion", row, where)
             if isinstance(said, str):
                 return Answered(prompt, {"completion": assistant(said)})
-            if said[-1]["role"] != "assistant" or not prompt.messages:
-                raise DataError(
-                    f"{where}: a completion of messages ends with the assistant's turn and follows a prompt of messages"
-                )
-            before = [{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt.messages]
+            if said[-1]["role"] != "assistant":
+                raise DataError(f"{where}: a completion of messages ends with the assistant's turn")
+            asked = prompt.messages or ({"role": "user", "content": prompt.text},)
+            before = [{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in asked]
             messages = (*before, *said)
         learned = messages[-1].get("weight", 1) != 0
         prompt = self._conversation(key, messages[:-1], row, where)

@@ -8,7 +8,8 @@ from pathlib import Path
 from penstock.config.run import DataSpec
 from penstock.core.contracts import Source
 from penstock.core.errors import DataError, blame
-from penstock.data.files import FILES, open_rows
+from penstock.data.files import FILES, kind_of, open_rows
+from penstock.data.held import held
 from penstock.data.remote import fetched
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.rows import Rows
@@ -47,11 +48,11 @@ def open_source(spec: DataSpec, base: Path) -> Source:
     if "://" in place:
         place = str(fetched(place))
     path = (base / Path(place).expanduser()).resolve()
-    if path.name.endswith(FILES) and path.is_file():
+    if kind_of(path.name) and path.is_file():
         return _open_file(spec, path)
     if scheme == "hub" or (path.suffix == ".parquet" and path.is_file()):
         return _opened(_OPENERS["hub"], spec, place, base)
-    if path.name.endswith((*FILES, ".parquet")):
+    if kind_of(path.name) or path.suffix == ".parquet":
         raise DataError(f"{path}: there is no such file; data.source is relative to {base.resolve()}")
     raise DataError(
         f'"{spec.source}" is no source that is known; use a file or its URL ({", ".join(FILES)}, .parquet), gym:TASK, '
@@ -76,10 +77,10 @@ def _open_function(spec: DataSpec, base: Path) -> Rows:
     function = resolve(spec.source, base)
     with blame(DataError, f"{spec.source} with options {dict(spec.options)}"):
         rows = function(**spec.options)
-    if isinstance(rows, str | bytes | Mapping) or not hasattr(rows, "__iter__"):
+    if isinstance(rows, str | bytes | Mapping) or not (hasattr(rows, "__iter__") or hasattr(rows, "to_pylist")):
         raise DataError(f"{spec.source}: returned {type(rows).__name__}; return a list of mappings, one a row")
     with blame(DataError, f"{spec.source} while giving its rows"):
-        rows = list(rows)
+        rows = held(rows, "rows")
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise DataError(f"{spec.source}: row {index} is {type(row).__name__}; a row must map column names to values")

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from penstock.core.errors import ModelError
-from penstock.core.messages import Message, MessageError, arguments_of, read_message
+from penstock.core.messages import THOUGHTS, Message, MessageError, arguments_of, read_message
 
 Form = tuple[str, str | None]
 """How a call is handed over: its arguments as an ``object`` or as ``text``, and the content with it (None: no such key)."""
@@ -101,7 +101,9 @@ class ChatTemplate:
         return [form for form in forms if self._once((form, several), partial(self._writes, form, 1 + several))]
 
     def _writes(self, form: Form, count: int) -> bool:
-        turn = _calling(form, count)
+        turn = dict(_calling(form, count))
+        if turn.get("content") and self.form("assistant") == "parts":
+            turn["content"] = self.parts(turn["content"])
         written = self.tried(USER, turn) or self.tried(USER, turn, RESULT)
         wanted = [*(f"{NAME}{at}" for at in range(count)), ARGUMENT, VALUE, form[1] or ""]
         twice, python = f'\\"{ARGUMENT}' in written, f"{{'{ARGUMENT}" in written  # JSON within JSON; a dictionary's repr
@@ -120,6 +122,27 @@ class ChatTemplate:
         shown = self._once((role, key, "key"), lambda: any(PROBE in self.tried(*turns) for turns in places))
         return bool(shown) or (not isinstance(value, str) and self._names(key))
 
+    def require_whole(self, messages: Sequence[Message], arguments: Message, written: str, learned: bool = False) -> None:
+        """Refuse what a template wrote where something is not in it that was said: what was probed apart may be lost together.
+        Thoughts of earlier turns are, in many families; those of a ``learned`` answer must be there.
+
+        Raises:
+            ModelError: names what is lost.
+        """
+        said = [*(piece for message in messages for piece in _said(message, learned)), *_leaves(arguments.get("documents"))]
+        said += [] if learned else [_tool(tool, "a tool")["function"]["name"] for tool in arguments.get("tools") or ()]
+        bare = ""
+        for piece in said:
+            if piece in written or piece.strip() in written:
+                if learned and piece not in written:
+                    self._say("the chat template trims white space at the ends of answers")
+                continue
+            bare = bare or _bare(written)
+            if not any(_bare(form) in bare for form in (piece, json.dumps(piece), piece.capitalize())):  # True is Python's true
+                raise ModelError(
+                    f"the chat template leaves out or changes {piece.strip()[:60]!r}; say it in another way, or leave it out"
+                )
+
     def _names(self, word: str) -> bool:
         return re.search(rf"\b{re.escape(word)}\b", self.source) is not None
 
@@ -132,6 +155,8 @@ class ChatTemplate:
             ModelError: something would be left out, or be written as something else; names it.
         """
         given = {name: value for name, value in arguments.items() if name != "tools"}
+        if not isinstance(arguments.get("tools") or [], list | tuple):
+            raise ModelError(f"tools are a list of schemas, not {arguments['tools']!r:.40}")
         for name in given:
             if not self._names(name) and name == "documents":
                 raise ModelError("the chat template has no place for documents; put them into a turn")
@@ -210,7 +235,10 @@ class ChatTemplate:
         elif self.form("system") in ("text", "parts"):
             turns.insert(0, {"role": "system", "content": text})
         else:
-            turns[0]["content"] = f"{text}\n\n{turns[0].get('content', '')}"
+            asked = next((turn for turn in turns if turn["role"] == "user"), None)
+            if asked is None:
+                raise ModelError("the chat template has no place for schemas of tools before a first user's turn; add one")
+            asked["content"] = f"{text}\n\n{asked['content']}"
 
     def _say(self, said: str) -> None:
         self._once(said, lambda: warnings.warn(said, stacklevel=2))
@@ -232,10 +260,42 @@ class ChatTemplate:
     def guarded(self, value: Any, role: str) -> Any:
         """A value in which marks that a text spells are letters like others."""
         if isinstance(value, str):
+            if GUARD in value:
+                raise ModelError(f"a text holds U+{ord(GUARD):X}, which Unicode has for programs alone; leave it out")
             return self.marks(role).sub(lambda mark: mark[0][:1] + GUARD + mark[0][1:], value)
         if isinstance(value, Mapping):
             return {name: self.guarded(one, role) for name, one in value.items()}
         return [self.guarded(one, role) for one in value] if isinstance(value, list | tuple) else value
+
+
+_THOUGHT = re.compile(r"\A.*</think>|\A\s*<think>.*", re.DOTALL)
+
+
+def _said(message: Message, learned: bool) -> Iterator[str]:
+    """What a message says: its content, its calls' names and arguments and, of a ``learned`` answer, its thoughts."""
+    content = message.get("content")
+    for text in [content] if isinstance(content, str) else [part.get("text") for part in content or () if "text" in part]:
+        yield str(text) if learned or message["role"] != "assistant" else _THOUGHT.sub("", str(text))
+    yield from (str(message[key]) for key in THOUGHTS if learned and message.get(key))
+    for call in message.get("tool_calls") or ():
+        yield str(call["function"]["name"])
+        yield from _leaves(arguments_of(call))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """The texts in a value, and whatever is neither a text nor made of texts as JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(one)
+    elif value is not None:
+        yield json.dumps(value)
+
+
+def _bare(text: str) -> str:
+    """A text without white space, quoting and guards, which templates put in and take away."""
+    return re.sub(rf"""[\s\\"{GUARD}]+""", "", text)
 
 
 def _calling(form: Form, count: int = 1) -> Message:

@@ -190,12 +190,15 @@ class Text:
             )
         written = whole[len(asked) :]
         end = re.search("|".join(re.escape(self.tokenizer.decode([end])) for end in sorted(self.ends)), written)
-        return written[: end.end()] if end else written
+        written = written[: end.end()] if end else written
+        template.require_whole([answer], arguments, written, learned=True)
+        return written
 
-    @property
+    @cached_property
     def special(self) -> frozenset[str]:
         """Texts that are control tokens wherever they are."""
-        return frozenset(self.tokenizer.all_special_tokens)
+        added = self.tokenizer.added_tokens_decoder
+        return frozenset(str(added[token]) if token in added else self.decode([token]) for token in self.special_ids) - {""}
 
     def template(self, arguments: Message = NONE) -> ChatTemplate:
         """The chat template that arguments (``tools``) choose. Raises ModelError where there is none."""
@@ -214,11 +217,14 @@ class Text:
         return [{"type": "text", "text": content}]
 
     def _written(self, messages: Sequence[Message], arguments: Message, asking: bool) -> str:
-        turns, given = self.template(arguments).fitted(messages, arguments)
+        template = self.template(arguments)
+        turns, given = template.fitted(messages, arguments)
         try:
-            return str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asking, **given))
+            written = str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asking, **given))
         except Exception as error:  # a template raises what it likes
             raise ModelError(f"the chat template refuses the conversation: {error}") from error
+        template.require_whole(messages, arguments, written)
+        return written
 
 
 def _refuse_half(text: str) -> str:

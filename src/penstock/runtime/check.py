@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config.run import DataSpec, Online, RewardSpec, Run, models_behind
 from penstock.config.stage import OTHER, SIGNALS, Stage
 from penstock.config.strategies import OneDevice, refuse_shape
-from penstock.core.errors import ModelError, PenstockError, SpecError
+from penstock.core.errors import ModelError, PenstockError, SpecError, retold
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
@@ -84,7 +84,7 @@ def named(stage: str) -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        raise type(error)(f"{stage}: {error}") from error
+        raise retold(error, f"{stage}: {error}") from error
 
 
 def check_rewards(rewards: tuple[RewardSpec, ...], base: Path) -> None:
