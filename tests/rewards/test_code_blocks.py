@@ -100,7 +100,10 @@ def test_a_program_without_a_name_is_the_last_block_of_python(answer):
 
 
 def test_the_last_block_counts_also_one_that_is_cut_off():
-    assert find_code("```python\na = 1\n```\ntext\n```\nb = 2\n```").strip() == "b = 2"
+    assert find_code("```\na = 1\n```\ntext\n```\nb = 2\n```").strip() == "b = 2"
+    assert find_code("```python\na = 1\n```\nComplexity:\n```\nO(n)\n```").strip() == "a = 1"
+    assert find_code("```python\na = 1\n```\nruns as:\n```\nmain()\n```").strip() == "a = 1"
+    assert find_code("So: <answer>\ndef f(): return 1\n</answer>").strip() == "def f(): return 1"
     assert find_code("```py\na\nb").strip() == "a\nb"
     assert find_code("x = 1") == "x = 1"
 

@@ -9,6 +9,8 @@ import sys
 import pytest
 from code_examples import judging
 
+from penstock.core.errors import RewardError
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the jail needs Linux")
 judged = pytest.fixture(scope="module")(judging)
 
@@ -204,3 +206,84 @@ def test_a_replaced_framework_passes_nothing(judged, framework):
 )
 def test_no_program_that_reads_and_prints_gains(judged, program):
     assert judged(program, [{"input": "1 2", "output": "3"}]) == 0.0
+
+
+EVER = "class Z:\n def __init__(s,*a): pass\n def __sub__(s,o): return 0\n def __gt__(s,o): return True\n def __lt__(s,o): return True\n def __contains__(s,k): return True\n def startswith(s,k): return True\nf=Z"
+SELF = "class Solution:\n def f(s,x): return s\n @property\n def p(s): return s\n def __sub__(s,o): return 0\n def __contains__(s,k): return True\n def count(s,k): return 1\n def __le__(s,o): return True\n __ge__=__le__"
+TWO = "import sys\nL_=type(sys._getframe(1).f_locals['self'])\nS=['YES','NO']\nclass L(list):\n    def __iter__(s):\n        if len(S)>1: S.pop(0)\n        return iter([5])\nL_.content=staticmethod(lambda v: S[0])\ndef f(x): return L()"
+DIES = "import os\ndef f(x):\n    if x<0: os._exit(1)\n    return x"
+WAYS = ("abs({}-8)<1e-6", "{}>7", "8 in {}", "{}.startswith('8')", "7 < {} < 9", "{}.count(8)==1", "8<={}<=8")
+IMPORTS = "from solution import *\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "test"),
+    [
+        *((EVER, f"assert {way.format('f(1)')}") for way in WAYS),
+        *((SELF, f"assert {way.format('Solution().f(1)')}") for way in WAYS),
+        (SELF, "assert abs(Solution().p-8)<1e-6"),
+        (
+            "class pytest:\n approx=staticmethod(lambda x: 0)\ndef f(x): return 0",
+            f"import pytest\n{IMPORTS}def test_it():\n    assert f(1) == pytest.approx(8)",
+        ),
+        ("isclose=lambda *a,**k: True\ndef f(x): return 0", f"from math import isclose\n{IMPORTS}assert isclose(f(1), 8)"),
+        ("def close(a,b): return True\ndef f(x): return 0", f"def close(a, b): return a == b\n{IMPORTS}assert close(f(1), 8)"),
+        (DIES, "import pytest\ndef test_a():\n    assert f(2)==2\n    with pytest.raises(ValueError): f(-1)"),
+        ("def abs(x): return 0\ndef sum(a,b): return 0", "assert abs(sum(10,15)-6)<1e-6"),
+        ("def other(): pass", "assert sum([1, 2]) == 3"),
+    ],
+)
+def test_what_an_answer_names_or_returns_is_no_judge(judged, answer, test):
+    assert judged(answer, [test]) == 0.0
+
+
+@pytest.mark.parametrize("wanted", ["YES", "NO"])
+def test_a_value_that_changes_as_it_is_compared_is_what_it_was_first(judged, wanted):
+    assert judged(TWO, input_output={"fn_name": "f", "inputs": [[3]], "outputs": [wanted]}) == float(wanted == "YES")
+
+
+@pytest.mark.parametrize("tests", [["assert True"], ["assert 1 + 1 == 2"], "f(1)"])
+def test_a_test_that_asserts_nothing_of_the_answer_is_an_error_whatever_the_answer(judged, tests):
+    for answer in ("def f(x): return 1", "def f(x): raise ValueError"):
+        with pytest.raises(RewardError, match="nothing was asserted"):
+            judged(answer, tests)
+
+
+def test_helpers_that_come_with_the_task_are_not_the_answers(judged):
+    prompt = 'def encode(s):\n    """Shift."""\n    return s[1:] + s[:1]\n\ndef decode(s):\n    """Undo encode."""\n'
+    row = {
+        "entry_point": "decode",
+        "prompt": prompt,
+        "test": "def check(candidate):\n    assert candidate(encode('abc')) == 'abc'",
+    }
+    assert judged("def encode(s): return s\ndef decode(s): return s", **row) == 0.0
+    assert judged("def decode(s): return s[-1:] + s[:-1]", **row) == 1.0
+
+
+def test_all_tests_of_a_row_count(judged):
+    row = {"test_list": ["assert add(1,2)==3"], "test": "assert add(5,5)==10"}
+    assert judged("def add(a,b): return 3", **row) == 0.0
+    assert judged("def add(a,b): return a + b", **row) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "test"),
+    [
+        ("async def f(x): return x + 1", "import asyncio\nassert asyncio.run(f(1)) == 2"),
+        (
+            "class V:\n def __init__(s, x): s.x = x\n def __mul__(s, n): return V(s.x * n)\n def get(s): return s.x",
+            "assert (V(2) * 3).get() == 6",
+        ),
+        (
+            "class S:\n def __init__(s): s.i = []\n def push(s, x): s.i.append(x); return s",
+            "s = S()\nassert s.push(1) is s\nassert s.push(2).i == [1, 2]",
+        ),
+    ],
+)
+def test_right_answers_of_these_kinds_pass(judged, answer, test):
+    assert judged(answer, test) == 1.0
+
+
+def test_an_entry_point_may_be_an_expression(judged):
+    row = {"entry_point": "Solution().f", "test": "def check(candidate):\n    assert candidate(3) == 4"}
+    assert judged("class Solution:\n def f(s, x): return x + 1", **row) == 1.0

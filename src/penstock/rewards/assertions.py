@@ -22,7 +22,7 @@ import unittest
 from typing import Any
 
 from penstock.rewards import pytests
-from penstock.rewards.crossing import Judging, Remote, Tested, Unsupported, is_remote
+from penstock.rewards.crossing import Judging, Linked, Remote, Tested, Unsupported, is_remote
 
 _NOTES = "__noted__"
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -79,6 +79,40 @@ def free_names(tree: ast.Module) -> set[str]:
     return (used - defined) | asked
 
 
+def bound_names(tree: ast.Module) -> set[str]:
+    """Names that a test gives a meaning to itself, which its ``from solution import *`` does not change."""
+    found = set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, _IMPORTS) and getattr(node, "module", "") != "solution":
+            found |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+    return found
+
+
+def helpers_of(given: str) -> dict[str, Any]:
+    """The functions that code given with a task defines with a body, by name. It is the data set's, not the answer's."""
+    tree, space = parsed(given), dict[str, Any]()
+    whole = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and _has_body(node)] if tree else []
+    if whole:
+        exec(given, space)
+    return {name: space[name] for name in whole}
+
+
+def _has_body(node: ast.FunctionDef) -> bool:
+    return any(not (isinstance(each, ast.Pass) or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)))
+               for each in node.body)  # fmt: skip
+
+
+def _innermost(tree: ast.Module) -> set[str]:
+    """Names of calls within which nothing is called: of ``abs(sum(1, 2) - 3)`` the test is about ``sum``."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    within = [
+        any(isinstance(each, ast.Call) for part in (*node.args, *node.keywords) for each in ast.walk(part)) for node in calls
+    ]
+    return {node.func.id for node, outer in zip(calls, within, strict=True) if not outer}  # type: ignore[attr-defined]
+
+
 class _Counting(ast.NodeTransformer):
     """Notes as they happen: ``held``, asserts that held, calls named assert…, blocks of ``raises`` and decisions to fail; and
     ``met``, loops with asserts, which may have nothing to go through.
@@ -93,6 +127,11 @@ class _Counting(ast.NodeTransformer):
 
     def _may_fail(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Raise | ast.Assert) or (isinstance(node, ast.Expr) and self._asserts(node.value))
+
+    def may_assert(self, node: ast.AST) -> bool:
+        """Whether a part of a test may find something wrong by itself."""
+        called = isinstance(node, ast.Call) and (self._asserts(node) or named(node) == "warns")
+        return called or isinstance(node, ast.Raise | ast.Assert)
 
     def visit_Assert(self, node: ast.Assert) -> Any:
         return [node, *_note("held")]
@@ -144,30 +183,43 @@ class Judge:
         self._line, self._notes = line, set[str]()
         sent = line.receive()
         self._names = {name: line.decode(value) for name, value in sent.items() if name.isidentifier() and name[0] != "_"}
-        for name, value in self._names.items():
-            if isinstance(value, Remote) and name[0].isupper():
-                vars(value)["_class"] = True
+        functions = {vars(value)["_number"] for name, value in self._linked() if not name[0].isupper()}
+        for name, value in self._linked():
+            vars(value)["_class"] = name[0].isupper() and vars(value)["_number"] not in functions
 
-    def _space(self, tree: ast.Module) -> dict[str, Any]:
-        """What a test sees: of the tested code, names that nothing of the judge's has."""
+    def _linked(self) -> list[tuple[str, Any]]:
+        return [(name, value) for name, value in self._names.items() if isinstance(value, Remote)]
+
+    def _space(self, tree: ast.Module, given: str) -> dict[str, Any]:
+        """What a test sees: of the tested code, names that neither the judge nor the test has; and what the code ``given`` with
+        the task defines whole."""
         free = free_names(tree)
         owners = {each.value for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
         alone = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and each not in owners}
         modules = free & sys.stdlib_module_names - alone  # used as modules alone
         # A function under test may have a builtin's name (MBPP has sum); so it is where a test is about nothing else.
         asked = any("solution" in ast.unparse(each) for each in ast.walk(tree) if isinstance(each, _IMPORTS))
-        hidden = set(dir(builtins)) if asked or free - set(dir(builtins)) - modules else set()
-        own = {name: value for name, value in self._names.items() if name not in hidden | modules}
+        about = asked or free - set(dir(builtins)) - modules
+        hidden = set(dir(builtins)) - (set() if about else _innermost(tree)) | modules | bound_names(tree)
+        own = {name: value for name, value in self._names.items() if name not in hidden}
+        if not about and not own.keys() & free:
+            self._judged = "failed" if _innermost(tree) & free else "nothing"
+        own |= helpers_of(given)
         solution: Any = types.ModuleType("solution")
         vars(solution).update(self._names, __all__=list(own))
         sys.modules.update({"solution": solution, "pytest": pytests.module(), "unittest.mock": None})  # type: ignore[dict-item]
         return {**{name: importlib.import_module(name) for name in modules}, **own, "__name__": "tests", _NOTES: self._notes}
 
-    def code(self, code: str, only: str) -> str:
-        """``passed``, ``skipped``, or ``nothing`` where nothing was asserted; raises where it fails."""
+    _judged = ""
+
+    def code(self, code: str, only: str, given: str = "") -> str:
+        """``passed``, ``skipped``, or ``nothing`` where nothing was asserted; raises where it fails. ``given``: code with the
+        task, whose helpers are not the answer's to define."""
         tree = ast.parse(code)
-        space = self._space(tree)
-        tree = ast.fix_missing_locations(_Counting(tree).visit(tree))
+        space, counting = self._space(tree, given), _Counting(tree)
+        if self._judged or not any(counting.may_assert(node) for node in ast.walk(tree)):
+            return self._judged or "nothing"
+        tree = ast.fix_missing_locations(counting.visit(tree))
         try:
             exec(compile(tree, "tests.py", "exec"), space)
             if only:
@@ -199,7 +251,7 @@ class Judge:
         if rule == "wrapped" and len(arguments) == 1:
             arguments = [_numbered(arguments[0])]
             wanted = [_numbered(each) for each in wanted] if isinstance(wanted, list) else _numbered(wanted)
-        return "passed" if same(self._line.ask("find", name)(*arguments), wanted, rule) else "failed"
+        return "passed" if same(settled(self._line.ask("find", name)(*arguments)), wanted, rule) else "failed"
 
 
 def _numbered(value: Any) -> Any:
@@ -208,6 +260,15 @@ def _numbered(value: Any) -> Any:
         return {int(key): each for key, each in value.items()} if isinstance(value, dict) else value
     except ValueError:
         return value
+
+
+def settled(value: Any) -> Any:
+    """An answer's value as it is now, asked for once: what is compared twice cannot be something else the second time."""
+    if isinstance(value, Linked) and vars(value)["_base"]:
+        value = vars(value)["_line"].ask("content", value)
+    if isinstance(value, dict):
+        return {key: settled(one) for key, one in value.items()}
+    return type(value)(map(settled, value)) if type(value) in (list, tuple, set) else value
 
 
 def same(value: Any, wanted: Any, rule: str) -> bool:
@@ -249,8 +310,14 @@ def main() -> None:
     test = json.load(sys.stdin)
     verdicts = os.dup(1)
     os.dup2(null, 1)
+
+    class Line(Judging):
+        def ended(self) -> bytes:  # the tested code is gone: nothing that a test catches
+            os.write(verdicts, json.dumps({"verdict": "failed"}).encode())
+            os._exit(0)
+
     try:
-        judge = Judge(Judging(ours))
+        judge = Judge(Line(ours))
         answer = {"verdict": judge.code(**test) if "code" in test else judge.call(**test)}
     except Unsupported as error:
         answer = {"verdict": "unsupported", "why": str(error)}

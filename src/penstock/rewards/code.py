@@ -34,6 +34,7 @@ _NOTHING = (
 _READER = MarkdownIt("commonmark").disable(["code", "html_block", "reference", "lheading", "inline"])
 _PYTHON = re.compile(r"\W*(?:i?python|py)[\d.]*(?![\w+#])", re.IGNORECASE)
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)|\A.*?</think>[ \t]*$", re.DOTALL | re.MULTILINE)
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _FENCE = re.compile(r"^([^\n`~]*[^\s`~>])[ \t]*(```+|~~~+)[ \t]*((?:[a-z]*py[a-z0-9.]*)?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 """A fence at the end of a line of text or code, where Markdown knows none."""
 _LAZY = re.compile(r"^(?=[ \t]*(?:```|~~~))", re.MULTILINE)
@@ -96,7 +97,8 @@ class CodeReward:
             return "passed" if outcome.ok and prints(outcome.stdout, case.wanted, case.rule) else "failed"
         pieces = [before + code] if parsed(code) is None else [before, code]  # what is no code goes on where a prompt ends
         files = {**_HARNESS, "solution.json": json.dumps(pieces).encode()}
-        program = Program(code=_START, stdin=json.dumps(dataclasses.asdict(case)), files=files)
+        given = {"given": before} if isinstance(case, Asserts) and before else {}
+        program = Program(code=_START, stdin=json.dumps(dataclasses.asdict(case) | given), files=files)
         try:
             answer = json.loads((await self._sandbox.run(program)).stdout)
         except ValueError:  # it was ended
@@ -120,6 +122,8 @@ def find_code(text: str, names: Collection[str] = ()) -> str:
     comes before the end of the model's thoughts is none of the answer.
     """
     text = _THOUGHT.sub("", text.replace("\r\n", "\n"), count=1)
+    if tagged := _ANSWER.findall(text):
+        text = tagged[-1]
     found: list[str] = []
     for written in (text, _LAZY.sub("\n", text), _LAZY.sub("\n", _FENCE.sub(r"\1\n\2\3", text))):
         blocks = _blocks(written)
@@ -137,9 +141,9 @@ def _defines(name: str, code: str) -> bool:
 def _blocks(text: str) -> list[str]:
     """The blocks that may be the answer; of those without a mark the last, where no block is Python for certain."""
     fences = [token for token in _READER.parse(text) if token.type == "fence" and token.content.strip()]
+    marked = [token.content for token in fences if _PYTHON.match(token.info)]
     bare = [token.content for token in fences if not token.info.strip()]
-    sure = [token.content for token in fences if _PYTHON.match(token.info) or (not token.info.strip() and _does(token.content))]
-    return sure or bare[-1:]
+    return marked or list(filter(_does, bare)) or bare[-1:]
 
 
 def _does(code: str) -> bool:

@@ -105,7 +105,7 @@ def _published(row: Row, column: str) -> list[Case]:
     if isinstance(read, str):
         raise RewardError(f"{read}; give the column tests, or leave these rows out")
     for name, why in _OTHERWISE.items():
-        if row.get(name):
+        if row.get(name) not in (None, "", False, "stdio"):
             raise RewardError(
                 f"a problem of this row {why} ({name}: {row[name]!r:.60}), which is not carried out; leave it out"
             )
@@ -185,10 +185,11 @@ def _text(value: Any, where: str) -> str:
 
 
 def _code(code: str, where: str, entry: str = "") -> list[Case]:
-    """A piece of code as tests: each function that pytest would call, or all of it; HumanEval's ``check`` of ``entry``."""
-    tree = parsed(code)
+    """A piece of code as tests: each function that pytest would call, or all of it; HumanEval's ``check`` of ``entry``, also
+    where that is an expression (``Solution().twoSum`` in LeetCodeDataset)."""
+    tree, made = parsed(code), entry.partition("(")[0]
     if tree is not None and entry and any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in tree.body):
-        code = f"{code}\nfrom solution import {entry} as candidate\ncheck(candidate)\n"
+        code = f"{code}\nfrom solution import {made}\ncheck({entry})\n"
         tree = parsed(code)
     if tree is None:
         raise RewardError(f"{where}: a test is no Python: {code!r:.60}")
@@ -220,7 +221,8 @@ def _test_files(row: Row) -> list[Case]:
 def _mbpp(row: Row) -> list[Case]:
     setup = "\n".join([*row.get("test_imports", ()), row.get("test_setup_code", "")])
     listed = [*_json(row["test_list"], "test_list"), *_json(row.get("challenge_test_list", []), "challenge_test_list")]
-    return [case for each in listed for case in _code(f"{setup}\n{each}".strip(), 'column "test_list"')]
+    cases = [case for each in listed for case in _code(f"{setup}\n{each}".strip(), 'column "test_list"')]
+    return [*cases, *(_code(_text(row["test"], "test"), 'column "test"') if row.get("test") else [])]  # MBPP+ has more in it
 
 
 def _live(row: Row) -> list[Case]:
@@ -282,7 +284,7 @@ LAYOUTS: dict[str, str | Callable[[Row], list[Case]]] = {
 """Published layouts, or why they are refused, by the columns that show them; the most particular first."""
 _OTHERWISE = {
     "interaction_format": "is interactive", "generated_checker": "is judged by a checker", "input_file": "reads a file",
-    "output_file": "writes a file",
+    "output_file": "writes a file", "input_mode": "reads what input_mode says",
 }  # fmt: skip
 """Columns of CodeContests and Codeforces that say how a problem is judged otherwise than by what a program prints."""
 

@@ -8,12 +8,14 @@ none with a value of the test's.
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import collections
 import copyreg
 import datetime
 import decimal
 import fractions
+import inspect
 import io
 import json
 import operator
@@ -65,7 +67,11 @@ class Line:
         self._link.sendall(json.dumps(data).encode() + b"\n")
 
     def receive(self) -> Any:
-        return json.loads(self._lines.readline())
+        return json.loads(self._lines.readline() or self.ended())
+
+    def ended(self) -> bytes:
+        """The other end is gone."""
+        raise EOFError
 
     def encode(self, value: Any) -> Any:
         """A value for JSON."""
@@ -158,7 +164,11 @@ class Tested(Line):
             given, answer, printed = self.decode(sent), {}, io.StringIO()
             sys.stdout = printed
             try:
-                answer["value"] = self.encode(self._does(verb)(*given, **self.decode(named)))
+                value = self._does(verb)(*given, **self.decode(named))
+                if awaited := inspect.iscoroutine(value):
+                    value = asyncio.run(value)
+                answer["value"] = self.encode(value)
+                answer |= {"awaited": True} if awaited else {}
             except BaseException as error:
                 answer = {"error": self.encode(type(error)), "object": self.encode(error), "text": str(error)}
                 answer["arguments"] = self.encode(error.args)
@@ -185,7 +195,7 @@ class Linked:
             raise AttributeError(name)
         if name in _VERDICTS and not vars(self)["_made"]:  # an answer is not asked whether it is what a test expects
             return getattr(self._ask("content", self) if vars(self)["_base"] else None, name)
-        return self._ask("getattr", self, name)
+        return _answer(self._ask("getattr", self, name))
 
 
 class Remote(Linked):
@@ -200,8 +210,8 @@ class Remote(Linked):
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         value = self._ask("__call__", self, *arguments, **named)
-        if isinstance(value, Remote) and vars(self)["_class"]:
-            vars(value)["_made"] = True
+        if isinstance(value, Remote):
+            vars(value)["_made"] = vars(self)["_class"]
         return value
 
     def __eq__(self, other: object) -> bool:
@@ -229,8 +239,15 @@ class Remote(Linked):
         return vars(self)["_base"] or type(self)
 
 
+def _answer(value: Any) -> Any:
+    """What the tested code gave, which is an answer from here on, also where the test has made it."""
+    if isinstance(value, Remote):
+        vars(value)["_made"] = False
+    return value
+
+
 def _asking(verb: str) -> Any:
-    return lambda self, *others: self._ask(verb, self, *others)
+    return lambda self, *others: _answer(self._ask(verb, self, *others))
 
 
 def _operating(verb: str, swapped: bool = False) -> Any:
@@ -267,6 +284,7 @@ class Judging(Line):
     def __init__(self, link: socket.socket) -> None:
         super().__init__(link)
         self._known: dict[int, Any] = {}
+        self._contents: dict[int, Any] = {}
 
     def encode_object(self, value: Any) -> Any:
         if isinstance(value, Linked):
@@ -292,15 +310,22 @@ class Judging(Line):
 
     def ask(self, verb: str, *operands: Any, **named: Any) -> Any:
         """Have the tested code do something; what it raises is raised here, as a type of this process."""
+        if verb == "content" and (known := self._contents.get(number := vars(operands[0])["_number"], self)) is not self:
+            return known  # asked again before anything else was: no answer learns that it was compared
         self.send([verb, self.encode(list(operands)), self.encode(named)])
         answer = self.receive()
+        if verb != "content":
+            self._contents.clear()
+        elif "error" not in answer:
+            self._contents[number] = self.decode(answer["value"])
         sys.stdout.write(str(answer["printed"]))
         for given, changed in zip(operands, self.decode(answer.get("changed", ["list"])), strict=False):
             if type(given) is type(changed) and type(given) in _ITEMS and hasattr(given, "clear") and given != changed:
                 given.clear()
                 (given.extend if hasattr(given, "extend") else given.update)(changed)
         if "error" not in answer:
-            return self.decode(answer["value"])
+            value = self.decode(answer["value"])
+            return _ready(value) if answer.get("awaited") else value
         kind = self.decode(answer["error"])
         if not issubclass(kind, BaseException) or issubclass(kind, GeneratorExit | StopIteration | StopAsyncIteration):
             kind = StopIteration if verb == "__next__" and kind is StopIteration else RuntimeError  # else a test's loop ends
@@ -312,6 +337,11 @@ class Judging(Line):
             failure.args = arguments
         vars(failure).update(_text=str(answer["text"]), _remote=self.decode(answer["object"]))
         raise failure
+
+
+async def _ready(value: Any) -> Any:
+    """What a coroutine of the tested code has given."""
+    return value
 
 
 def is_remote(error: BaseException) -> bool:
