@@ -9,8 +9,8 @@ import pytest
 
 import penstock as package
 from penstock.algos import DPO, GRPO, ILQL, PPO, SFT
-from penstock.api import reward, rows
-from penstock.config.run import ModelSpec, Offline, Online, Run
+from penstock.api import check, reward, rows
+from penstock.config.run import EvaluationSpec, ModelSpec, Offline, Online, Run
 from penstock.core.errors import DataError, SpecError
 from penstock.data.units import KINDS
 from penstock.one_call import compose
@@ -146,3 +146,28 @@ def test_one_call_trains_and_gives_metrics_and_model(given: dict[str, Any], tmp_
     result = package.train(SMALL, folder=tmp_path / "run", progress=False, steps=1, device="cpu", threads=1, **given)
     assert result.metrics[-1]["step"] == 1
     assert result.model.context == 32
+
+
+def test_a_completion_does_not_lose_what_was_asked() -> None:
+    data = made(samples=[{"question": "What?", "completion": "R"}]).stages[0].data
+    with pytest.raises(DataError, match="'prompt' is undefined"):
+        KINDS["examples"](data, Path(), 0)(0)
+
+
+@pytest.mark.parametrize("given", [{"chat": True}, {"data": {"chat": True}}], ids=["a keyword", "a field of the data"])
+def test_held_out_rows_read_as_the_others_do(given: dict[str, Any]) -> None:
+    stage = made(samples=[("p", "answer")], evaluation=[("q", "other")], **given).stages[0]
+    assert stage.data.chat is True
+    assert stage.evaluation is not None
+    assert stage.evaluation.data.chat is True
+
+
+def test_held_out_rows_in_a_spec_are_rows() -> None:
+    stage = made(samples=[("p", "answer")], evaluation=EvaluationSpec(data=[("q", "other")], every=3)).stages[0]  # type: ignore[arg-type]
+    assert stage.evaluation is not None
+    assert (stage.evaluation.data, stage.evaluation.every) == (rows([{"prompt": "q", "completion": "other"}]), 3)
+
+
+def test_what_is_no_message_is_refused_in_one_line_with_its_stage() -> None:
+    with pytest.raises(DataError, match=r'^train: .*nobody reads "mood"'):
+        check("1m", samples=[{"messages": [{"role": "user", "content": "a", "mood": "good"}]}], progress=False)

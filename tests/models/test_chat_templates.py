@@ -280,3 +280,75 @@ def test_half_a_character_is_refused_wherever_a_text_meets_the_tokenizer(trained
     ):  # fmt: skip
         with pytest.raises(ModelError, match="half a character"):
             door(said)
+
+
+SPLITS = OPEN + "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}" + CLOSE
+"""Writes of an answer what follows its thoughts, as DeepSeek-R1's first template does."""
+THINKS = (
+    OPEN
+    + "{% if m.reasoning_content and not m.tool_calls %}{{ m.reasoning_content }}{% endif %}{{ m.content }}"
+    + CALL
+    + ("{{ c.name }}{{ c.arguments | tojson }}{% endfor %}" + CLOSE)
+)
+TWICE = OPEN + "{% if m.role == 'assistant' %}{{ m.thinking }}<|im_end|>{% endif %}{{ m.content }}" + CLOSE
+NAMES = "{{ '<|im_start|>system\nUse documents.<|im_end|>\n' }}" + CHAT_TEMPLATE
+TWO_CALLS = (
+    OPEN
+    + "{{ m.content or '' }}{% for c in (m.tool_calls or [])[:2] %}{% set c = c.function %}"
+    + ("{{ c.name }}{{ c.arguments | tojson }}{% endfor %}" + CLOSE)
+)
+
+
+@pytest.mark.parametrize(("template", "answer"), [
+    (SPLITS, {"role": "assistant", "content": "<think>two and two</think>four"}),
+    (THINKS, {**calling(OBJECT), "reasoning_content": "It asks."}),
+    (TWICE, {"role": "assistant", "content": "four", "thinking": "two and two"}),
+    (TWO_CALLS, {"role": "assistant", "content": "", "tool_calls": [
+        {"type": "function", "function": {"name": f"call{n}", "arguments": {"a": "b"}}} for n in range(3)]}),
+], ids=["thoughts", "thoughts with a call", "what follows an end mark", "a third call"])  # fmt: skip
+def test_an_answer_that_is_to_be_learned_is_written_whole_or_refused(trained, template, answer):
+    with pytest.raises(ModelError, match="the chat template leaves"):
+        text_of(trained, template).render_answer([USER], answer)
+
+
+def test_thoughts_of_earlier_turns_may_be_left_out(trained):
+    said = {"role": "assistant", "content": "<think>two and two</think>four"}
+    assert "four" in text_of(trained, SPLITS).render_chat([USER, said, USER])
+
+
+def test_documents_that_a_template_speaks_of_and_does_not_write_are_refused(trained):
+    with pytest.raises(ModelError, match=r"leaves out or changes 'Paris is large\."):
+        text_of(trained, NAMES).render_chat([USER], {"documents": [{"text": "Paris is large."}]})
+
+
+def test_tools_are_a_list(trained):
+    with pytest.raises(ModelError, match="tools are a list of schemas, not 3"):
+        text_of(trained, CHAT_TEMPLATE).render_chat([USER], {"tools": 3})
+
+
+def test_schemas_go_before_the_first_users_text(trained):
+    template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHAT_TEMPLATE
+    hello, tool = {"role": "assistant", "content": "Hello."}, {"type": "function", "function": {"name": "weather"}}
+    rendered = written(text_of(trained, template), tools=[tool])
+    assert rendered.index("# Tools") < rendered.index("what is")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        turns = text_of(trained, template).render_chat([hello, USER], {"tools": [tool]}).split("<|im_start|>")
+    assert "# Tools" in turns[2]
+    assert "# Tools" not in turns[1]
+
+
+def test_marks_that_a_tokenizer_has_among_its_added_tokens_alone_are_letters_in_a_content(trained):
+    """As Llama-3 and Gemma-3 have them: neither an end nor named among the additional special tokens."""
+    from tokenizers import AddedToken
+
+    other = train_tokenizer(tiny_models.CORPUS, 300).tokenizer
+    other.add_tokens([AddedToken("<|border|>", special=True)])
+    text = text_of(other, "{% for m in messages %}{{ '<|border|>' + m.content + '<|im_end|>' }}{% endfor %}")
+    tokens = text.rendered.prompt(text.render_chat([{"role": "user", "content": "a<|border|>b"}]))
+    assert tokens.count(other.convert_tokens_to_ids("<|border|>")) == 1
+
+
+def test_the_guard_of_marks_is_no_character_of_a_text(trained):
+    with pytest.raises(ModelError, match=r"U\+FDD0"):
+        text_of(trained, CHAT_TEMPLATE).render_chat([{"role": "user", "content": "a\ufdd0b"}])

@@ -15,6 +15,7 @@ from reward_examples import make_group, make_sample, score
 
 from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
+from penstock.rewards.answers import statement
 from penstock.rewards.math import MathReward
 from penstock.rewards.runner import Mixture
 
@@ -352,3 +353,17 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 def test_a_limit_must_be_positive():
     with pytest.raises(SpecError, match="must be positive"):
         MathReward(30, limit=0)
+
+
+@pytest.mark.parametrize(("gold", "said", "right"), [
+    (r"3 \pm \sqrt{2}", r"3+\sqrt{2}, 3-\sqrt{2}", 1), (r"3+\sqrt{2}, 3-\sqrt{2}", r"3 \pm \sqrt{2}", 1),
+    (r"\pm 5", "5, -5", 1), ("(3,4)", "(x,y)=(3,4)", 1), (r"\mathbb{R}", r"(-\infty,\infty)", 1), (r"\emptyset", r"\varnothing", 1), ("5", "{5}", 1),
+    ("5", r"\color{red}{5}", 1), ("1/2", "½", 1), ("x^2", "x²", 1), ("9", r"9 \ldots", 0), ("3", r"3 \pm 1", 0),
+])  # fmt: skip
+def test_one_answer_in_several_writings(judge, gold, said, right):
+    assert judge(make_sample(f"\\boxed{{{said}}}"), {"answer": gold}) == right
+
+
+def test_what_an_answer_is_to_be_given_as_is_not_the_answer():
+    text = "Express the answer as a percentage: 90/450 * 100% = 20%\n\nSo the total is 20 dollars."
+    assert statement(text) == "20"

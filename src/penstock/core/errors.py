@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-Retold = TypeVar("Retold", bound=Exception)
+Reworded = TypeVar("Reworded", bound=Exception)
 
 
 class PenstockError(Exception):
@@ -113,11 +113,11 @@ class NonFiniteStepError(TrainingError):
     """A gradient was NaN or infinite and the step was taken: the weights cannot be used any more."""
 
 
-def retold(error: Retold, text: str) -> Retold:
+def reworded(error: Reworded, text: str) -> Reworded:
     """The same error, with all that it knows, and another message."""
-    told = type(error).__new__(type(error), text)
-    told.__dict__.update(error.__dict__)
-    return told
+    made = type(error).__new__(type(error), text)
+    made.__dict__.update(error.__dict__)
+    return made
 
 
 def first_line(error: BaseException) -> str:

@@ -119,7 +119,7 @@ def _of_transcript(row: DataRow, chat: bool) -> DataRow:
 
 
 def _sharegpt(row: Row, chat: bool, where: str) -> Row:
-    """``conversations`` of ShareGPT; LLaMA-Factory's ``chosen`` and ``rejected`` beside them are single turns."""
+    """``conversations`` of ShareGPT; LLaMA-Factory's ``chosen`` and ``rejected`` with them are single turns."""
     if not isinstance(row["conversations"], list | tuple):
         raise DataError(f"{where}: conversations must be a list of turns, not {row['conversations']!r:.80}")
     said = [_spoken(turn, f"{where}: conversations[{place}]") for place, turn in enumerate(row["conversations"])]

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import json
 import math
+import numbers
 import os
 import shlex
 import signal
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from penstock.core.errors import EnvError, ModelError, SpecError
 from penstock.core.types import IntArray, Sampling
@@ -183,8 +186,9 @@ class AgentEnv(Env):
     def _ended(self, program: asyncio.Task[Any]) -> Turn:
         """The last turn, with the program's reward."""
         reward = program.result()
-        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        if reward is not None and not isinstance(reward, numbers.Real | np.bool_):
             raise EnvError(f"the program gave {reward!r:.40} as a reward; give a number, or None")
+        reward = None if reward is None else float(reward)
         if reward is not None and not math.isfinite(reward):
             raise EnvError(f"the program gave {reward!r} as a reward; give a finite number")
         return Turn(reward=reward, terminated=True)

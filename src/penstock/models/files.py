@@ -41,7 +41,7 @@ from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
 from penstock.models.media_model import MediaModel, media_text
-from penstock.models.presets import pipeline_of
+from penstock.models.presets import pipeline_of, require_model_folder
 from penstock.models.text import Text
 from penstock.models.text_part import has_text_part, load_text_part
 
@@ -57,13 +57,8 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without config, without safetensors, or with pickled weights only."""
+    require_model_folder(folder)
     names = [entry.name for entry in folder.iterdir()]
-    if "adapter_config.json" in names:
-        base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
-        fix = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
-        raise ModelError(f"{folder}: these are low-rank adapters in peft's format for {base}, not a model; merge them: {fix}")
-    if "config.json" not in names:
-        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
     if not any(name.endswith(".safetensors") for name in names):
         pickled = [name for name in names if name.endswith(PICKLES)]
         if pickled:
@@ -197,6 +192,13 @@ def _made(path: str, network: Any, text: Text, head: Head, media: Media | None =
     return model
 
 
+def scores_answers(model: LanguageModel, path: str) -> bool:
+    """Whether a model was loaded with the score head that it was trained with, and not a new one."""
+    if model.score_head is not None:
+        return (Path(path).expanduser() / SCORE_HEAD).exists()
+    return any("SequenceClassification" in name for name in model.network.config.architectures or ())
+
+
 def _own_heads(model: LanguageModel) -> dict[str, nn.Module]:
     """The heads that a folder has in files of their own, by the file's name."""
     heads = {VALUE_HEAD: model.value_head, SCORE_HEAD: model.score_head}
@@ -271,6 +273,9 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, whole: 
             config = AutoConfig.from_pretrained(path, **place)
     except Exception as error:
         raise _not_loaded(path, "model", error, place) from error
+    if head == "lm" and (classifies := [name for name in config.architectures or () if name.endswith("Classification")]):
+        what = f"a classifier ({classifies[0]}) has no head that writes text, and a new one would write at random"
+        raise ModelError(f"{path}: {what}; give a language model, or rewards=model:{path} if it scores answers")
     if config.is_encoder_decoder:
         factory = AutoModelForSeq2SeqLM
     elif head == "score":

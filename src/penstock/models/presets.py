@@ -157,6 +157,16 @@ def tower_in(folder: Path) -> int:
 TOWER = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\.")
 
 
+def require_model_folder(folder: Path) -> None:
+    """Refuse a folder without a model's configuration, adapters alone by their name. Raises ModelError."""
+    if (adapters := folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        base = json.loads(adapters.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        fix = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
+        raise ModelError(f"{folder}: these are low-rank adapters in peft's format for {base}, not a model; merge them: {fix}")
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+
+
 def shape_of(folder: Path) -> Shape | None:
     """The shape a model folder's ``config.json`` describes; None where the part for text leaves out what its class has anyway.
 
@@ -164,8 +174,7 @@ def shape_of(folder: Path) -> Shape | None:
         ModelError: no config, or one of another family of architectures.
     """
     file = folder / "config.json"
-    if not file.exists():
-        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    require_model_folder(folder)
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= config.get("text_config", {})
     try:

@@ -25,7 +25,7 @@ LONGEST = 200
 """Characters that a statement of an answer has at most."""
 _MARKS = ("<think>", "</think>", "<answer>", "</answer>")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-_ANCHOR = re.compile(r"\banswer\b(?:[^.\n]{0,60}?(?:\bis\b|\bare\b|[:=])|\W{0,4}\n)[\s:*]*", re.IGNORECASE)
+_ANCHOR = re.compile(r"\banswer\b(?:(?:(?!\bas\b)[^.\n]){0,60}?(?:\bis\b|\bare\b|[:=])|\W{0,4}\n)[\s:*]*", re.IGNORECASE)
 _OPERATORS = r"+*/=<>^×÷±≤≥-"
 _FORMULA = rf"(?:\S*[\d\\]\S*|[{_OPERATORS}]+|[A-Za-z](?= [{_OPERATORS}])|(?<=[{_OPERATORS}] )[A-Za-z](?!\S))"
 _PIECE = re.compile(

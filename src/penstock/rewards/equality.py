@@ -14,6 +14,8 @@ from typing import Any
 from penstock.core.errors import RewardError
 from penstock.rewards.answers import WORD, read_number, stated
 
+_GOES_ON = re.compile(r"\\[lc]?dots(?![A-Za-z])|…|\.\.\.")
+"""An answer that goes on without being said."""
 NO_ANSWER = ("proof", "notfound", "not found", "-", "—", "n/a", "nan", "None", "null")
 """What published sets (NuminaMath among them) write where a problem has no answer to compare with."""
 TOLERANCE = 2e-6
@@ -21,9 +23,15 @@ TOLERANCE = 2e-6
 
 _SIGNS = str.maketrans(
     {"−": "-", "–": "-", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "×": r"\times ", "·": r"\cdot ", "÷": "/", "∪": r"\cup ",
-     "∈": r"\in ", "∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt", "°": r"^\circ "}
+     "∈": r"\in ", "∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt", "°": r"^\circ ",
+     "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "²": "^2", "³": "^3", "∅": r"\emptyset "}
 )  # fmt: skip
 _REPLACED: Sequence[tuple[str, str]] = (
+    (r"\\(?:text)?color\s*\{[^{}]*\}\s*\{([^{}]*)\}", r"\1"),
+    (r"^\s*\{([^{}]*)\}\s*$", r"\1"),
+    (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
+    (r"^\s*(?:[a-z]\s*\\in\s*)?\\mathbb\s*\{?\s*R\s*\}?\s*$", r"(-\\infty,\\infty)"),
+    (r"^\s*\([a-z](?:\s*,\s*[a-z])+\)\s*=\s*(?=\()", ""),
     (r"\\!|\\(?:left|right|displaystyle)(?![A-Za-z])", ""),
     (r"(?<!\\)\\[,;: ]|~|\\q?quad(?![A-Za-z])|\s", " "),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -73,6 +81,8 @@ def equal(gold: str, said: str) -> bool:
         raise RewardError(f"the expected answer is {gold!r}, which is no answer (a proof, or none was found); leave it out")
     if not gold or not _readable(gold):
         raise RewardError(f"cannot read the expected answer {gold[:80]!r} as mathematics; use exact_match for other answers")
+    if _GOES_ON.search(said) and not _GOES_ON.search(gold):
+        return False
     try:
         return bool(said.strip()) and _same(gold, normal(said))
     except Exception:  # sympy raises what it likes of what a model writes
@@ -124,7 +134,8 @@ def _parts(text: str) -> tuple[str, Sequence[str]]:
         if len(parts) > 1:
             return bare[0] + bare[-1], parts
     if "\\pm" in bare:
-        return "list", [bare.replace("\\pm", "", 1), bare.replace("\\pm", "-", 1)]
+        plus = "+" if bare.partition("\\pm")[0].strip(" {(") else ""
+        return "list", [bare.replace("\\pm", plus, 1), bare.replace("\\pm", "-", 1)]
     if re.fullmatch(r"[\d.]+(?:\s*:\s*[\d.]+)+", bare):
         return ":", re.split(r"\s*:\s*", bare)
     return _interval(text) or ("", [text])

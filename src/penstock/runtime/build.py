@@ -17,7 +17,7 @@ from penstock.config.media import Media
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import RewardFunction
-from penstock.core.errors import DataError, RewardError, WireError
+from penstock.core.errors import DataError, ModelError, RewardError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, Prompt, Row, Sample
@@ -30,7 +30,7 @@ from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.clip import Clip
 from penstock.models.families import Model, built, computing, drawing, language_model, policy_of, without_adapters
-from penstock.models.files import load_model
+from penstock.models.files import load_model, scores_answers
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy, SharedTrunkPolicy
 from penstock.models.restrict import restrict
@@ -107,6 +107,9 @@ class Models:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
         held once."""
         model = language_model(self.path(name), "score").to(self.device).requires_grad_(False)
+        if not scores_answers(model, self.path(name)):
+            what = "a language model has no score, and a new head's would be random"
+            raise ModelError(f"{self.path(name)}: {what}; train one first (BradleyTerry and others), or take judge:{name}")
         convert(model.network.base_model, self.compute)
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)

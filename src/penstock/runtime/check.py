@@ -10,12 +10,12 @@ from typing import Any
 from penstock.config.run import DataSpec, Online, RewardSpec, Run, models_behind
 from penstock.config.stage import OTHER, SIGNALS, Stage
 from penstock.config.strategies import OneDevice, refuse_shape
-from penstock.core.errors import ModelError, PenstockError, SpecError, retold
+from penstock.core.errors import ModelError, PenstockError, SpecError, reworded
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sources import is_function, open_source
-from penstock.models.presets import pipeline_of, require_drawing, shape_behind
+from penstock.models.presets import pipeline_of, require_drawing, require_model_folder, shape_behind
 from penstock.rewards.runner import Mixture
 from penstock.runtime.pinning import asked
 
@@ -84,7 +84,7 @@ def named(stage: str) -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        raise retold(error, f"{stage}: {error}") from error
+        raise reworded(error, f"{stage}: {error}") from error
 
 
 def check_rewards(rewards: tuple[RewardSpec, ...], base: Path) -> None:
@@ -122,7 +122,7 @@ def check_model(path: str) -> None:
         return
     if (folder / "run.json").is_file():
         raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")
-    raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    require_model_folder(folder)
 
 
 def require_more_than_signals(run: Run) -> None:

@@ -20,7 +20,7 @@ from penstock.ckpt.store import CheckpointStore
 from penstock.config.run import Run
 from penstock.config.stage import Stage
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame, retold
+from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame, reworded
 from penstock.core.events import Event, EventLog
 from penstock.core.files import write_json
 from penstock.core.sentinels import Alarm, SentinelError
@@ -140,7 +140,7 @@ class Session:
         except PenstockError as error:
             if not self.begun or (self.bootstrap is not None and isinstance(error, RanksLost)):  # its supervisor goes on
                 raise
-            raise retold(error, f"{error}; mend that and {self.folder.way_on}") from error
+            raise reworded(error, f"{error}; mend that and {self.folder.way_on}") from error
 
     def _finished(self, resume: bool) -> dict[str, Any] | None:
         """The summary of a run that is finished already. Raises CheckpointError where the folder is another run's."""
