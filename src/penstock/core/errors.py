@@ -6,6 +6,7 @@ with code 2. A message says what is wrong, where, and how to mend it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -106,7 +107,11 @@ class NonFiniteError(SkippedStepError):
 
 
 class LargeGradientError(SkippedStepError):
-    """The norm of a gradient is above the limit that was set for the step."""
+    """The norm of a gradient is above the limit that was set for the step; ``norm``: NaN where it is not known."""
+
+    def __init__(self, message: str, norm: float = math.nan) -> None:
+        super().__init__(message)
+        self.norm = norm
 
 
 class NonFiniteStepError(TrainingError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 
 import numpy as np
@@ -140,11 +140,12 @@ class Trainer:
         """The watch over one batch."""
         return self.watcher.watch(self.learner, index, groups, max_lag)
 
-    def step(self, units: Sequence[Unit], watch: Watch = UNWATCHED, first: bool = True) -> Metrics:
+    def step(self, units: Sequence[Unit], watch: Watch = UNWATCHED, first: bool = True, planned: int | None = None) -> Metrics:
         """Accumulate all units under one global denominator and step; metrics of the loss and of the step, none of one that the
         watch lets be skipped.
 
-        Of the ``first`` minibatch of a batch the watch compares log-probs with the generator's.
+        Of the ``first`` minibatch of a batch the watch compares log-probs with the generator's. The schedule goes by the steps
+        that the plan has before this one (``planned``; None: by those taken).
         """
         units, loss = watch.measured(units, self.loss) if first else (units, self.loss)
         denominator = Denominator.of(units)
@@ -153,7 +154,7 @@ class Trainer:
         try:
             totals = self.learner.flush()
             totals = watch.judged(totals) if first else totals
-            return totals | self.learner.step(watch.caution())
+            return totals | self.learner.step(replace(watch.caution(), planned=planned))
         except SkippedStepError as error:
             watch.skipped(error)
             return {}
@@ -264,7 +265,8 @@ async def learn(
             parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
                 for part in passes(units, plan, index):
-                    parts.append(trainer.step(part, watch, not parts))
+                    planned = index * plan.epochs * plan.minibatches + len(parts)
+                    parts.append(trainer.step(part, watch, not parts, planned))
                     if watch.enough(parts[-1]):
                         break
         stream.trained(lease)
@@ -360,7 +362,7 @@ async def offline(
         began = time.perf_counter()
         units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
         with spans.span("train", step=index), trainer.watch(index) as watch:
-            metrics = watch.after(trainer.step(label(units), watch))
+            metrics = watch.after(trainer.step(label(units), watch, planned=index))
         seconds = time.perf_counter() - began
         tokens = sum(len(row.action_T) for unit in units for row in unit)
         metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}

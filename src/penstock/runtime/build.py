@@ -261,5 +261,6 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
 
 def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner, model: Model) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
-    sentinels = Sentinels(run.sentinels, bounds_of(run, learner.spec, model.config.num_hidden_layers))
+    bounds = bounds_of(run, learner.spec, model.config.num_hidden_layers)
+    sentinels = Sentinels(run.sentinels, bounds, learner.spec.clip_norm)
     return Trainer(learner, algorithm.loss(), sentinels, algorithm.coupled)

@@ -113,7 +113,7 @@ class Masters:
             raise NonFiniteError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
         if norm > limit:
             self.drop()
-            raise LargeGradientError(f"gradient norm is {norm:.4g}, above {limit:.4g}; the step was not taken")
+            raise LargeGradientError(f"gradient norm is {norm:.4g}, above {limit:.4g}; the step was not taken", norm)
         torch.nn.utils.clip_grads_with_norm_(self.masters, self.spec.clip_norm or float("inf"), total)
         before = self.sample()
         self.adam.step(rate)
