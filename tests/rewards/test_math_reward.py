@@ -357,7 +357,8 @@ def test_a_limit_must_be_positive():
 
 @pytest.mark.parametrize(("gold", "said", "right"), [
     (r"3 \pm \sqrt{2}", r"3+\sqrt{2}, 3-\sqrt{2}", 1), (r"3+\sqrt{2}, 3-\sqrt{2}", r"3 \pm \sqrt{2}", 1),
-    (r"\pm 5", "5, -5", 1), ("(3,4)", "(x,y)=(3,4)", 1), (r"\mathbb{R}", r"(-\infty,\infty)", 1), (r"\emptyset", r"\varnothing", 1), ("5", "{5}", 1),
+    (r"\pm 5", "5, -5", 1), ("(3,4)", "(x,y)=(3,4)", 1),
+    (r"\mathbb{R}", r"(-\infty,\infty)", 1), (r"\emptyset", r"\varnothing", 1), ("5", "{5}", 1),
     ("5", r"\color{red}{5}", 1), ("1/2", "½", 1), ("x^2", "x²", 1), ("9", r"9 \ldots", 0), ("3", r"3 \pm 1", 0),
 ])  # fmt: skip
 def test_one_answer_in_several_writings(judge, gold, said, right):
