@@ -51,7 +51,7 @@ def test_a_number_is_read_as_a_share_of_the_scale(said, share):
     assert read_number(said, 10) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("said", ["", "eleven", "11", "-1", "7 out of 10", "I say 7", "7 8", "4/5", "nan", "1e1", "99999"])
+@pytest.mark.parametrize("said", ["", "eleven", "11", "-1", "7 out of 11", "I say 7", "7 8", "4/5", "nan", "1e1", "99999"])
 def test_anything_else_is_no_number(said):
     with pytest.raises(RewardError, match="which is no number from 0 to 10"):
         read_number(said, 10)
@@ -215,8 +215,28 @@ def test_a_judge_reads_an_answer_with_its_special_tokens():
         says("**7**"),
         says("[[7]]"),
         says("$\\boxed{7}$"),
+        says("Three legs are missing.\nSo it is fair.\n\nRating: [[7]]"),
+        says("**Score:** 7 out of 10"),
+        says("The final rating is 7."),
+        says('{"reason": "legs", "score": 7}'),
+        says("<answer>7</answer>"),
+        says("[THINK]Ten?[/THINK]7"),
     ],
-    ids=["think", "think begun by the template", "reasoning_content", "parts", "bold", "brackets", "box"],
+    ids=[
+        "think",
+        "think begun by the template",
+        "reasoning_content",
+        "parts",
+        "bold",
+        "brackets",
+        "box",
+        "a rating at the end",
+        "a score out of ten",
+        "a sentence",
+        "JSON",
+        "an answer's tag",
+        "Mistral's thought",
+    ],
 )
 def test_a_judge_that_thinks_first_is_read_after_its_thought(answer):
     found, (body,) = judged(answer, group_of(generated(), prompt="a cat"))
@@ -236,6 +256,9 @@ def test_the_tokens_that_a_judge_may_take_are_an_option():
         (says(None), "which is no number"),
         (says(None, reasoning_content="7"), "which is no number"),
         (says("7 or 8"), "which is no number"),
+        (says("-7"), "which is no number"),
+        (says("Rating: 7\nbut I am not sure"), "which is no number"),
+        (says("٧"), "which is no number"),
         (says("**7** and **8**"), "which is no number"),
         (says("<think>7"), "whose thought has not ended"),
         (says("<think>7", finish="length"), "cut after 4096 tokens; raise the option tokens"),

@@ -30,6 +30,12 @@ def is_function(source: str) -> bool:
     return source.partition(":")[0] not in _OPENERS and is_reference(source)
 
 
+def is_file(source: str) -> bool:
+    """Whether a source names a file of rows, here or in a store."""
+    place = source.removeprefix("hub:")
+    return bool(kind_of(place) or place.endswith(".parquet")) and not is_function(source)
+
+
 def open_source(spec: DataSpec, base: Path) -> Source:
     """Open what ``spec.source`` names; relative files are looked up in ``base``.
 

@@ -6,6 +6,8 @@ A sample shows the picture that a diffusion policy made, or the media that anoth
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,6 +36,13 @@ _ANSWERED = "an answer to a prompt about what is shown. Prompt and answer are", 
 """What is judged, and what is asked of it unless the option ``criterion`` says otherwise."""
 TOKENS = 4096
 """Tokens that a judge's thought and answer may take together, unless the option ``tokens`` says otherwise."""
+_VERDICT = re.compile(
+    r"[^\w-]*?(?:(?:the |my |final |overall )*(?:rating|score|grade|number|answer|verdict)(?: is)?\W{0,4}?)?[\s*$`]*"
+    r"(?:\[\[|\\boxed\{|<answer>)?\s*([0-9]{1,4}(?:\.[0-9]{1,4})?)(?:\s*(?:/|out of)\s*([0-9]{1,4}))?\s*"
+    r"(?:\]\]|\}|</answer>)?[\s*$`.]*",
+    re.IGNORECASE,
+)
+"""A line that says a number and nothing else."""
 AT_ONCE = 8
 """Questions of one reward that are on their way at a time."""
 
@@ -86,15 +95,18 @@ def question(prompt: str, answer: str | None, criterion: str, highest: int) -> s
 
 
 def read_number(text: str, highest: int) -> float:
-    """The number that was asked for as a share of the highest, 0 to 1: ``7``, ``7/10``, in bold, in a box or ``[[7]]``; a full
-    stop may follow.
+    """The number that was asked for as a share of the highest, 0 to 1, on the last line of what was said: ``7``, ``7/10``, in
+    bold, in a box, ``Rating: [[7]]``, ``Score: 7 out of 10``; or the ``score`` or ``rating`` of a JSON object.
 
     Raises:
         RewardError: there is another text, or a number beyond the scale.
     """
-    bare = re.fullmatch(r"\s*(?:\*\*(.*)\*\*|\[\[(.*)\]\]|\$?\\boxed\{(.*)\}\$?|(.*?))\.?\s*", text)
-    said = bare[bare.lastindex or 0] if bare else text
-    found = re.fullmatch(r"\s*(\d{1,4}(?:\.\d{1,4})?)(?:\s*/\s*(\d{1,4}))?\s*", said)
+    lines, found = text.strip().splitlines(), None
+    with contextlib.suppress(ValueError, AttributeError):
+        given = json.loads(text)
+        lines = [str(given.get("score", given.get("rating")))]
+    if lines:
+        found = _VERDICT.fullmatch(lines[-1])
     if found is None or float(found[1]) > highest or (found[2] and int(found[2]) != highest):
         raise RewardError(f"answered {text!r:.60}, which is no number from 0 to {highest}")
     return float(found[1]) / highest

@@ -37,7 +37,7 @@ from penstock.runtime.check import check_stages, named
 from penstock.runtime.context import StageContext
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
-from penstock.runtime.pinning import GROWING, settled
+from penstock.runtime.pinning import GROWING, require_same_rows, settled
 from penstock.runtime.stages import StageRuntime, prepare
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.train.device import RandomStates, set_up
@@ -186,6 +186,7 @@ class Session:
         else:
             self.log.lifecycle(0, "stage started", steps=stage.steps)
         stage = settled(stage, self.run, self.base, self.folder.path)
+        require_same_rows(stage, self.base, self.folder.path)
         self._tell_votes(stage)
         made = prepare(stage, self.run, self.models, self.base, self._context(stage))
         self.begun = True

@@ -65,7 +65,7 @@ class OneWord:
             raise AnswerCut(f"{self._talk.url}: the answer was cut after {self._tokens} tokens; raise the option tokens")
         if "<think>" in text.rpartition("</think>")[2]:
             raise GenerationError(f"{self._talk.url}: an answer whose thought has not ended: {text[-60:]!r}")
-        return text.rpartition("</think>")[2]
+        return text.rpartition("</think>")[2].rpartition("[/THINK]")[2]
 
     async def close(self) -> None:
         await self._talk.close()
