@@ -171,3 +171,10 @@ def test_the_folder_of_a_run_is_no_model_and_the_message_names_the_one_in_it(tmp
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(PenstockError, match=r"the folder of a run; its model is .*/model$"):
         check_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(("file", "said"), [("config.json", "is a model's folder"), ("run.json", "the folder of a run")])
+def test_a_folder_in_the_place_of_a_recipe_is_named(file: str, said: str, tmp_path: Path, penstock: Penstock) -> None:
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing" / file).write_text("{}")
+    penstock("check", "thing").assert_refused(said)

@@ -237,8 +237,14 @@ def test_trl_rows_go_there_and_back(store, tmp_path):
 
 def test_trl_rows_with_an_implicit_prompt_are_split_at_a_word():
     [(task, _)] = from_trl([("f:1", {"chosen": "The sky is blue.", "rejected": "The sky is black."})], "theirs")
-    assert task.item.prompt == "The sky is "
-    assert {response.text for response in task.item.responses} == {"blue.", "black."}
+    assert task.item.prompt == "The sky is"
+    assert {response.text for response in task.item.responses} == {" blue.", " black."}
+
+
+def test_conversations_are_not_written_into_cells_of_csv(tmp_path):
+    with pytest.raises(FeedbackError, match=r"chosen holds conversations, .* use \.jsonl or \.parquet"):
+        write_rows([{"chosen": [{"role": "user", "content": "q"}]}], tmp_path / "t.csv")
+    assert not list(tmp_path.iterdir())
 
 
 SAID = [{"role": "assistant", "content": text} for text in ("good", "bad")]

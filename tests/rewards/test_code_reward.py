@@ -172,3 +172,9 @@ def test_unknown_options_name_the_known_ones():
         Mixture((RewardSpec(function="code", options={"language": "c"}),))
     with pytest.raises(SpecError, match="use all or fraction"):
         Mixture((RewardSpec(function="code", options={"give": "some"}),))
+
+
+@pytest.mark.parametrize("wrong", [{"limit": "5"}, {"limit": 0}, {"processes": 0}, {"column": 3}])
+def test_options_of_another_kind_are_refused(wrong):
+    with pytest.raises(SpecError, match="give positive numbers, and a column's name"):
+        CodeReward(30.0, **wrong)

@@ -434,3 +434,17 @@ def test_numbers_alone_say_nothing_about_steps():
 def test_a_score_too_large_to_be_trained_on_fails_the_sample(value):
     (sample,) = score(mixture(lambda sample, columns: value), make_group("abc")).samples
     assert "within ±1e+09" in sample.error
+
+
+def of_trl(completions, ground_truth, **columns):
+    return [1.0 for _ in completions]
+
+
+def of_verl(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+
+@pytest.mark.parametrize(("function", "said"), [(of_trl, "TRL's take lists"), (of_verl, "verl's are called so")])
+def test_rewards_with_the_arguments_of_others_say_how_they_are_called_here(function, said):
+    with pytest.raises(SpecError, match=said):
+        Mixture((RewardSpec(function=register(function)),))

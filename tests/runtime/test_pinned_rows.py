@@ -53,8 +53,10 @@ def test_other_rows_than_those_of_the_beginning_are_refused(name, changed, tmp_p
 def test_a_file_that_grew_behind_what_is_read_of_it_is_the_same(tmp_path):
     written(tmp_path / "rows.jsonl", ROWS)
     begun(tmp_path, size=100)
+    before = (tmp_path / "pins.json").read_text()
     written(tmp_path / "rows.jsonl", [*ROWS, ROWS[0]])
     begun(tmp_path, size=100)
+    assert (tmp_path / "pins.json").read_text() == before
 
 
 def test_held_out_rows_are_looked_at_too(tmp_path):

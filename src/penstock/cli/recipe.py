@@ -100,6 +100,11 @@ def find(name: str) -> Recipe:
         return saved
     if name.endswith(".py"):
         raise SpecError(f'"{name}" is a file; name the function in it that returns the run: {name}:FUNCTION')
+    holds = {"run.json": "the folder of a run (its run.json is a recipe)", "config.json": "a model's folder"}
+    if what := [what for file, what in holds.items() if (Path(name) / file).is_file()]:
+        raise SpecError(f'"{name}" is {what[0]}, and no recipe; penstock.train(…) and penstock.check(…) in Python take a model')
+    if Path(name).is_file():
+        raise SpecError(f'"{name}" is a file of data, perhaps; a recipe names it in a stage: --STAGE.data.source {name}')
     raise SpecError(f'unknown recipe "{name}"{suggestion(name, known)} (or write FILE.py:FUNCTION)')
 
 

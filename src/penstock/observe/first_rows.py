@@ -96,7 +96,7 @@ def remarks_on_prompts(prompt: Prompt, model: str, text: Text) -> list[str]:
     """What is wrong with how the first prompt is given to the model of a folder or a hub."""
     if not model or model.startswith("@") or prompt.messages or not getattr(text.tokenizer, "chat_template", None):
         return []
-    return ["the model has a chat template and its prompts are bare texts; set data.chat=true if it answers chats"]
+    return ["the model has a chat template and its prompts are bare texts; set chat=true (of the data) if it answers chats"]
 
 
 def remarks_on_rows(rows: Sequence[FirstRow]) -> Iterator[str]:

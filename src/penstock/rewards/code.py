@@ -54,6 +54,10 @@ class CodeReward:
         self, deadline: float, *, column: str = "tests", sandbox: str = "jail", give: str = "all", limit: float = 5.0,
         memory_mb: int = 512, packages: Sequence[str] = (), processes: int | None = None,
     ) -> None:  # fmt: skip
+        numbers = isinstance(limit, int | float) and limit > 0 and isinstance(memory_mb, int) and processes != 0
+        if not numbers or not isinstance(column, str):
+            found = f"limit={limit!r}, memory_mb={memory_mb!r}, processes={processes!r}, column={column!r}"
+            raise SpecError(f"reward code: {found}; give positive numbers, and a column's name")
         if give not in ("all", "fraction"):
             raise SpecError(f'reward code: give="{give}" is unknown; use all or fraction')
         if memory_mb < LEAST_MB:

@@ -207,6 +207,8 @@ def _takes_group(function: Callable[..., Any], name: str, options: Mapping[str, 
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions have no signature to look at
         return False
+    if said := _elsewhere(signature):
+        raise SpecError(f'reward "{name}" cannot be called as function(sample or group, columns, **options): {said}')
     try:
         signature.bind(None, None, **options)
     except TypeError as error:
@@ -215,6 +217,15 @@ def _takes_group(function: Callable[..., Any], name: str, options: Mapping[str, 
             f"with options {dict(options)}: {error}"
         ) from error
     return next(iter(signature.parameters)) == "group"
+
+
+def _elsewhere(signature: inspect.Signature) -> str:
+    """How a reward with the arguments of TRL's or verl's is called from one of ours; empty for another."""
+    if "completions" in signature.parameters:  # TRL's: lists over a batch, and columns by name
+        return "TRL's take lists: def reward(sample, columns): return FUNCTION(completions=[sample.text], …=[columns[…]])[0]"
+    if "solution_str" in signature.parameters:  # verl's
+        return "verl's are called so: def reward(sample, columns): return FUNCTION(…, sample.text, columns['answer'])"
+    return ""
 
 
 def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.core.files import replaced
+from penstock.core.messages import is_messages
 from penstock.data.files import READERS, arrow
 from penstock.feedback.errors import FeedbackError
 
@@ -26,6 +27,8 @@ def encoded(rows: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
         raise FeedbackError(f"cannot write {suffix or 'a file without suffix'}; use {', '.join(FORMATS)}")
     if not rows:
         raise FeedbackError("there are no rows to write; has anybody voted yet?")
+    if suffix == ".csv" and (lists := [name for row in rows for name, value in row.items() if is_messages(value)]):
+        raise FeedbackError(f"{lists[0]} holds conversations, which are no text of a cell of CSV; use .jsonl or .parquet")
     return FORMATS[suffix][0](rows)
 
 
