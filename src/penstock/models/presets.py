@@ -159,7 +159,7 @@ TOWER = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_m
 
 def require_model_folder(folder: Path) -> None:
     """Refuse a folder without a model's configuration, adapters alone by their name. Raises ModelError."""
-    if (adapters := folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+    if (adapters := folder / "adapter_config.json").exists():
         base = json.loads(adapters.read_text(encoding="utf-8")).get("base_model_name_or_path")
         fix = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
         raise ModelError(f"{folder}: these are low-rank adapters in peft's format for {base}, not a model; merge them: {fix}")
