@@ -43,7 +43,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 $(DEVELOP): $(INSTALLED)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve,monitors,wandb,mlflow,tensorboard,trackio,s3,deploy,sweep,digits,control,envpool,mujoco,games,textarena,openenv]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,math,gym,hub,qlora,adam8bit,deepspeed,ray,feedback,postgres,serve,monitors,wandb,mlflow,tensorboard,trackio,s3,sweep,digits,control,envpool,mujoco,games,textarena,openenv]'
 	@touch $@
 
 setup: $(INSTALLED)

@@ -1,9 +1,9 @@
 """This tree beside another state of it: ``python benchmarks/against.py OTHER_TREE``, by turns in one run.
 
-OTHER_TREE is a checkout of another commit (``git worktree add OTHER_TREE COMMIT``). Both trees run their own ``vs_trl.py``
-(our side), ``stream.py``, ``weights.py`` and ``async_gain.py`` with the same Python, turn by turn in the order other, this,
-this, other, so that what else the machine does meets both alike. Printed is, for each number, the median of each tree over the
-turns and their ratio, above 1 where this tree is better. Run it on an idle machine.
+OTHER_TREE is a checkout of another commit (``git worktree add OTHER_TREE COMMIT``). Both trees run their own ``vs_trl.py`` and
+``offline.py`` (our side), ``stream.py``, ``weights.py`` and ``async_gain.py`` with the same Python, turn by turn in the order
+other, this, this, other, so that what else the machine does meets both alike. Printed is, for each number, the median of each
+tree over the turns and their ratio, above 1 where this tree is better. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -47,6 +47,11 @@ def of_training(printed: str) -> Iterator[Number]:
     yield Number("tokens/s end to end", found["end to end"], True)
 
 
+def of_data(printed: str) -> Iterator[Number]:
+    for name, speed in re.findall(r"^(\w+) \(default\): ([\d,]+) real tokens/s", printed, re.MULTILINE):
+        yield Number(f"{name}: tokens/s", float(speed.replace(",", "")), True)
+
+
 def of_stream(printed: str) -> Iterator[Number]:
     found = re.findall(r"^(.{16}) (.{28}) +([\d,]+) samples/s.*? ([\d,.]+) µs of processor", printed, re.MULTILINE)
     for load, arm, rate, cost in found:
@@ -76,6 +81,7 @@ def of_gain(printed: str) -> Iterator[Number]:
 
 BENCHMARKS = {
     "training": Benchmark("vs_trl.py", ("--side", "ours", "--model", "MODEL", "--steps", "5"), of_training),
+    "data": Benchmark("offline.py", ("--model", "MODEL", "--rounds", "1"), of_data),
     "stream": Benchmark("stream.py", ("--repeats", "1", "--rounds", "5"), of_stream),
     "stall": Benchmark("weights.py", ("--part", "stall", "--presets", "3m", "--updates", "10"), of_stall),
     "transport": Benchmark("weights.py", ("--part", "transport", "--presets", "3m", "--rates", "1e-5"), of_transport),
@@ -90,7 +96,7 @@ BENCHMARKS = {
 def measure(tree: Path, benchmark: Benchmark, model: Path) -> list[Number]:
     """The numbers of one tree, from one run."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-    if benchmark.script == "vs_trl.py":
+    if benchmark.script in ("vs_trl.py", "offline.py"):
         environment.pop("OMP_NUM_THREADS")  # one process has both cores
     with tempfile.TemporaryDirectory() as runs:
         places = {"MODEL": str(model), "RUNS": runs}

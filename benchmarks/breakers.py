@@ -5,7 +5,7 @@ too high for some steps, rewards 1,000 times too large or turned round, one weig
 that never takes weights again, prompts that come double, a loss that is not finite, a reward that pays for length.
 
 ``trips``: how many of the runs trip the breaker that the fault is for, and after how many steps.
-``healthy``: steps without a fault of five recipes, and what tripped in them.
+``healthy``: steps without a fault of five recipes and of the tasks of ``healthy_tasks.py``, and what tripped in them.
 ``recovery``: the end of runs with a burst of a fault, with breakers and without, next to healthy ones.
 ``picture``: of what ``recovery --out FILE`` wrote, how a reward that pays for length is exploited (needs matplotlib).
 """
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from healthy_tasks import TASKS
 
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import ModelSpec, Offline, Run
@@ -258,10 +259,20 @@ HEALTHY = ("randomwalks-grpo", "randomwalks-ppo", "randomwalks-rloo", "quickstar
 
 
 def healthy(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
-    for seed in range(options.runs):
-        for kind in HEALTHY:
-            events, error = carried_out(recipe(kind, 1000 + seed, 100, 20, models, "on"), contextlib.nullcontext)
-            yield {"recipe": kind, "seed": seed, "steps": steps_of(events), "alarms": alarms_of(events), "ended": error[:200]}
+    """Recipes from trained models, and tasks from untrained ones; what was left out, undone or ended in them."""
+    made = {kind: lambda name, seed: recipe(name, 1000 + seed, 100, 20, models, "on") for kind in HEALTHY} | TASKS
+    for kind, run in made.items():
+        if options.only and kind not in options.only.split(";"):
+            continue
+        for seed in range(options.runs):
+            events, error = carried_out(run(kind, seed), contextlib.nullcontext)
+            alarms = alarms_of(events)
+            curve = [event["values"]["reward/mean"] for event in events
+                     if event["kind"] == "metrics" and "reward/mean" in event["values"]]  # fmt: skip
+            left_out = len({step for _, step, action in alarms if action == "skip"})
+            yield {"task": kind, "seed": seed, "steps": steps_of(events), "left_out": left_out,
+                   "undone": sum("roll back" in action for _, _, action in alarms), "ended": error[:200],
+                   "end": statistics.fmean(curve[-10:]) if curve else None, "alarms": alarms}  # fmt: skip
 
 
 def recovery(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,7 @@ from penstock.net.rpc import connect
 from penstock.runtime.hub import Hub, Stage
 from penstock.runtime.remote import HubClient, RemoteLearner
 from penstock.stream.entry import Ticket
-from penstock.stream.ledger import Ledger
+from penstock.stream.gate import Ledger
 from penstock.stream.rules import Rules
 from penstock.stream.stream import DEADLINE, LearnerClient
 

@@ -30,9 +30,9 @@ from penstock.cli.recipe import build
 from penstock.config.run import DataSpec, EvaluationSpec, LearnerSpec, ModelSpec, Offline, Online, RewardSpec, Run
 from penstock.core.types import Sampling
 from penstock.data.sources import open_source
-from penstock.rewards.exact import gym
+from penstock.rewards.built_in import gym
 from penstock.runtime import launch
-from penstock.runtime.evaluate_model import measure
+from penstock.runtime.measuring import measure
 
 HERE = Path(__file__).resolve()
 BEGIN, END = "<!-- tasks: begin -->", "<!-- tasks: end -->"

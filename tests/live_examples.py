@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock.core.events import EventLog
-from penstock.core.packed import packed
+from penstock.core.events import EventLog, packed
 from penstock.core.sentinels import Alarm
 from penstock.core.spans import Spans
 

@@ -39,8 +39,7 @@ from penstock.models.media import MediaText
 from penstock.models.media_model import MediaModel
 from penstock.models.qwen_audio import QwenAudio
 from penstock.models.qwen_vl import QwenVL
-from penstock.models.scratch import build_model
-from penstock.models.scratch_media import SOUND_MARKS, VISION_MARKS, VISION_NAMES
+from penstock.models.scratch import SOUND_MARKS, VISION_MARKS, VISION_NAMES, build_model
 from penstock.models.text import train_tokenizer
 
 SIZES = ((24, 24), (16, 24), (8, 16), (24, 8))

@@ -31,7 +31,7 @@ def main() -> None:
     given = parser.parse_args()
     run = tools(seed=given.seed, imitation=given.imitation, steps=given.steps)
     sft, online = run.stages
-    environment = EnvironmentSpec(function="agent", turns=3, options={"function": given.program})
+    environment = EnvironmentSpec(function="agent", turns=3, show_tools=False, options={"function": given.program})
     stage: Any = replace(online, environment=environment, rewards=(RewardSpec(function="environment"),))
     run = replace(run, name="agent", stages=(sft, stage))
     result = launch(run, Path(given.folder or f"runs/agent-{given.seed}"))

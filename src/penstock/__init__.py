@@ -1,6 +1,7 @@
 """Penstock: reinforcement learning from human and verifiable feedback on language models.
 
-``penstock.train`` carries out a :class:`Run`, or makes one of a model and data; ``penstock.rows``, ``penstock.reward`` and
+``penstock.train`` carries out a :class:`Run`, or makes one of a model and data; ``penstock.check`` tries it on a few rows;
+``penstock.rows``, ``penstock.reward`` and
 ``penstock.environment`` make data, rewards and environments out of your own code; algorithms are there by their names
 (``penstock.DPO``). Names are imported when they are first used, so that ``import penstock`` costs nothing.
 """
@@ -21,7 +22,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from penstock.algos import *  # noqa: F403 - for type checkers; __getattr__ finds them
-    from penstock.api import Result, environment, reward, rows, train
+    from penstock.api import Result, check, environment, reward, rows, train
     from penstock.config.run import (
         CheckpointSpec,
         DataSpec,
@@ -54,6 +55,7 @@ __all__ = [
     "Run",
     "Sampling",
     "Turn",
+    "check",
     "environment",
     "reward",
     "rows",
@@ -62,6 +64,7 @@ __all__ = [
 
 _HOMES = {
     "Result": "penstock.api",
+    "check": "penstock.api",
     "environment": "penstock.api",
     "reward": "penstock.api",
     "rows": "penstock.api",

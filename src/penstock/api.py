@@ -8,17 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.config.run import DataSpec, ModelSpec, RewardSpec, Run
 from penstock.core.errors import DataError, SpecError
+from penstock.data.held import held
 from penstock.data.resolve import LOCAL, register
 from penstock.envs.spec import EnvironmentSpec
 from penstock.one_call import compose
 from penstock.runtime import Result as Result
 from penstock.runtime import launch
 from penstock.runtime.folder import free_folder
-from penstock.runtime.travelling import AT_HAND
+from penstock.runtime.launching import AT_HAND
+
+if TYPE_CHECKING:
+    from penstock.runtime.preflight import CheckedStage
 
 _LISTED: dict[str, Callable[[], list[dict[str, Any]]]] = {}
 
@@ -44,8 +48,9 @@ def train(
         folder: where the run lives; None: ``runs/NAME``, numbered on if that is taken.
         resume: go on with the run in ``folder``. One that is finished is left as it is.
         progress: show it live.
-        fields: what to learn from, as above; ``evaluation`` (held-out rows); any field of the run, of its stage or of a spec
-            in it, by its own name (``steps=50, learning_rate=1e-4, max_new_tokens=64, seed=1``).
+        fields: what to learn from, as above; ``evaluation`` (held-out rows); how rows read (``chat=True``, templates as
+            ``prompt="{{ question }}"``); any field of the run, of its stage or of a spec in it, by its own name (``steps=50,
+            learning_rate=1e-4, max_new_tokens=64, seed=1``).
 
     Raises:
         PenstockError: anything you can mend; a run that has begun can be resumed.
@@ -54,15 +59,40 @@ def train(
     from penstock.ui.progress import following
     from penstock.ui.report import write_report
 
-    if isinstance(model, Run) and fields:
-        raise SpecError(f"a run says everything itself; leave out {', '.join(fields)}, or use dataclasses.replace on the run")
-    run = model if isinstance(model, Run) else compose(model, fields, rows, reward)
+    run = _run(model, fields)
     where = Path(folder) if folder is not None else free_folder(Path("runs"), run.name, exact=resume)
     with ExitStack() as showing:
         listeners = showing.enter_context(following(run)) if progress else []
         result = launch(replace(run, name=where.name), where, listeners, resume=resume)
     write_report(where)
     return result
+
+
+def _run(model: Run | ModelSpec | str, fields: Mapping[str, Any]) -> Run:
+    if isinstance(model, Run) and fields:
+        raise SpecError(f"a run says everything itself; leave out {', '.join(fields)}, or use dataclasses.replace on the run")
+    return model if isinstance(model, Run) else compose(model, fields, rows, reward)
+
+
+def check(model: Run | ModelSpec | str, *, few: int = 3, progress: bool = True, **fields: Any) -> tuple[CheckedStage, ...]:
+    """What ``train`` would do with the same arguments, tried on a few rows: how they read token by token, one step of each
+    stage on them, and remarks on what should be mended. Leaves nothing on the disk.
+
+    Args:
+        few: rows of each stage.
+        progress: print them.
+
+    Raises:
+        PenstockError: something is missing or does not fit.
+    """
+    from penstock.runtime.preflight import preflight
+    from penstock.ui.preflight import show
+
+    run = _run(model, {name: value for name, value in fields.items() if name not in ("folder", "resume")})
+    stages = tuple(preflight(run, Path.cwd(), few))
+    if progress:
+        show(stages)
+    return stages
 
 
 def reward(function: Callable[..., Any] | str, weight: float = 1.0, **fields: Any) -> RewardSpec:
@@ -83,18 +113,19 @@ def environment(env: Callable[..., Any] | str, **fields: Any) -> EnvironmentSpec
     return EnvironmentSpec(function=env if isinstance(env, str) else register(env), **fields)
 
 
-def rows(source: Callable[..., Any] | Iterable[Mapping[str, Any]] | str, **fields: Any) -> DataSpec:
-    """Data from a function that returns rows, from rows at hand, or from what ``DataSpec.source`` names.
+def rows(source: Callable[..., Any] | Iterable[Any] | Mapping[str, Any] | str | Path, **fields: Any) -> DataSpec:
+    """Data from a function that returns rows, from rows at hand (a list, a table of pandas, polars or Arrow, a data set, a
+    mapping of columns), or from what ``DataSpec.source`` names.
 
     ``fields``: others of :class:`DataSpec`, above all the templates ``prompt`` and ``completion``. Rows at hand live in this
     process only, unless the run has several (``runtime="procs"``), which find them in its folder; to go on with
     ``penstock train --resume``, put them into a function at the top level of a file.
     """
-    if isinstance(source, str):
-        return DataSpec(source=source, **fields)
+    if isinstance(source, str | Path):
+        return DataSpec(source=str(source), **fields)
     if callable(source):
         return DataSpec(source=register(source), **fields)
-    return DataSpec(source=register(_listed(list(source))), **fields)
+    return DataSpec(source=register(_listed(held(source, "rows"))), **fields)
 
 
 def _listed(given: list[Any]) -> Callable[[], list[dict[str, Any]]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from s3_server import S3Server
 
 from penstock.ckpt import mirror as mirror_module
 from penstock.ckpt.fence import ATTEMPT
@@ -24,6 +23,7 @@ from penstock.ckpt.store import CheckpointStore, Position
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.core.events import read_events
+from s3_server import S3Server
 
 MODELS = {"sft": "models/sft", "grpo": "model"}
 

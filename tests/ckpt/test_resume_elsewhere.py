@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from s3_server import S3Server
 
 from penstock.ckpt.objects import Objects
 from penstock.core.events import read_events
 from penstock.runtime import launch
+from s3_server import S3Server
 
 TINY = f"{Path(__file__).resolve().parents[1] / 'cli' / 'tiny_recipes.py'}:tiny"
 TRAIN, STORED = ("train", TINY, "--name", "run"), ("--checkpoint.store", "s3://runs/team")

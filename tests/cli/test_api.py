@@ -43,9 +43,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_the_verb_and_the_package_of_learners_share_a_name() -> None:
-    import penstock.train.schedule as by_path
+    import penstock.train.optimizer as by_path
 
-    assert package.train.schedule is by_path  # type: ignore[attr-defined]
+    assert package.train.optimizer is by_path  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

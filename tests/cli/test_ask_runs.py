@@ -98,7 +98,9 @@ def told(folder, what):
 
 
 def weights_of(folder):
-    return {name: tensor.detach().numpy() for name, tensor in load_model(str(folder)).policy_weights()}
+    """Of a language model or a reward model."""
+    head = "score" if "SequenceClassification" in (folder / "config.json").read_text() else "lm"
+    return {name: tensor.detach().numpy() for name, tensor in load_model(str(folder), head).network.state_dict().items()}
 
 
 def same(one, other):

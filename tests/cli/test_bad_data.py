@@ -36,7 +36,7 @@ def train(penstock: Penstock, tmp_path: Path) -> Callable[..., Outcome]:
 WORDS = {
     "a missing file": ("tiny --sft.data.source nowhere.jsonl", ("sft", "nowhere.jsonl", "no such file")),
     "a skip that leaves nothing": ("tiny --sft.data.skip 20", ("skip=20 leaves none of its 20 rows",)),
-    "a source of no known kind": ("tiny --sft.data.source rows.xls", ("rows.xls", "FILE.jsonl")),
+    "a source of no known kind": ("tiny --sft.data.source rows.xls", ("rows.xls", "use a file or its URL (.jsonl")),
     "a source function that is not there": (f"tiny --grpo.data.source {RECIPES}:nothing", ("grpo", 'has no "nothing"')),
     "a template that names a missing column": (
         "tiny --sft.data.prompt {{question}}",
@@ -171,3 +171,10 @@ def test_the_folder_of_a_run_is_no_model_and_the_message_names_the_one_in_it(tmp
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(PenstockError, match=r"the folder of a run; its model is .*/model$"):
         check_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(("file", "said"), [("config.json", "is a model's folder"), ("run.json", "the folder of a run")])
+def test_a_folder_in_the_place_of_a_recipe_is_named(file: str, said: str, tmp_path: Path, penstock: Penstock) -> None:
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing" / file).write_text("{}")
+    penstock("check", "thing").assert_refused(said)

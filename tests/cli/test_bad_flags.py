@@ -130,3 +130,17 @@ def test_a_recipes_flags_may_be_any_plain_type(penstock: Penstock, tmp_path: Pat
     )
     words = ["--a", "1", "--b", "2", "--c", "3", "--d", "--no-e", "--f", "4", "5", "--g", "x/y", "--h", "6", "--i", "None"]
     penstock("train", "plain.py:recipe", *words).assert_refused("(1, 2.0, '3', True, False, [4, 5], 'y', 6, None)")
+
+
+NO_RECIPES = {
+    "a reward": ("def reward(sample, columns): return 1.0\n", "reward", "is a function of (sample, columns), and no recipe"),
+    "another value": ("def size() -> int: return 3\n", "size", "returned int, not a Run"),
+    "a class": ("class Thing: pass\n", "Thing", "is a class, and no recipe"),
+}
+
+
+@pytest.mark.parametrize("case", NO_RECIPES)
+def test_what_is_no_recipe_is_named_with_what_it_is(case: str, penstock: Penstock, tmp_path: Path) -> None:
+    text, name, said = NO_RECIPES[case]
+    (tmp_path / "mine.py").write_text(text)
+    penstock("check", f"mine.py:{name}").assert_refused(said, "name a function that returns a Run")

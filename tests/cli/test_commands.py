@@ -21,7 +21,7 @@ from penstock.cli.main import COMMANDS
 from penstock.core.errors import SpecError
 from penstock.recipes.quickstart import quickstart
 from penstock.runtime.check import check_stages
-from penstock.runtime.evaluate_model import pick
+from penstock.runtime.measuring import pick
 
 
 def test_help_names_every_command(penstock: Penstock) -> None:

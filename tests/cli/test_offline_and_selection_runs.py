@@ -17,7 +17,7 @@ from penstock.core.errors import ModelError
 from penstock.core.types import Sampling
 from penstock.loops.learn import Trainer
 from penstock.runtime import launch
-from penstock.runtime.evaluate_model import measure, pick
+from penstock.runtime.measuring import measure, pick
 
 
 def rated() -> list[dict[str, object]]:

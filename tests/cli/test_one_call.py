@@ -9,9 +9,10 @@ import pytest
 
 import penstock as package
 from penstock.algos import DPO, GRPO, ILQL, PPO, SFT
-from penstock.api import reward, rows
-from penstock.config.run import ModelSpec, Offline, Online, Run
-from penstock.core.errors import SpecError
+from penstock.api import check, reward, rows
+from penstock.config.run import EvaluationSpec, ModelSpec, Offline, Online, Run
+from penstock.core.errors import DataError, SpecError
+from penstock.data.units import KINDS
 from penstock.one_call import compose
 
 SMALL = ModelSpec(preset="1m", layers=1, vocabulary=300, context=32)
@@ -80,6 +81,29 @@ def test_held_out_rows_are_given_as_the_others_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({"prompts": [{"messages": [{"role": "user", "content": "sky?"}]}], "reward": vowels}, "sky?"),
+        ({"samples": [{"instruction": "sky?", "input": "", "output": "blue"}]}, "sky?"),
+        ({"samples": [{"messages": [{"role": "user", "content": "sky?"}, {"role": "assistant", "content": "blue"}]}]}, "sky?"),
+        ({"preferences": [{"chosen": "sky? blue", "rejected": "sky? red"}]}, "sky?"),
+        ({"samples": [{"completion": "blue"}]}, ""),
+    ],
+    ids=["messages", "Alpaca", "a conversation", "an implicit prompt", "a text alone"],
+)
+def test_rows_at_hand_of_other_layouts_read_as_those_of_files(given: dict[str, Any], asked: str) -> None:
+    stage = made(**given).stages[0]
+    item = KINDS["prompts" if "prompts" in given else stage.algorithm.data](stage.data, Path(), 0)(0)
+    assert getattr(item, "prompt", item).text == asked
+
+
+def test_rows_without_what_is_asked_are_refused_and_no_empty_prompts() -> None:
+    data = made(prompts=[{"question": "sky?"}], reward=vowels).stages[0].data
+    with pytest.raises(DataError, match="'prompt' is undefined"):
+        KINDS["prompts"](data, Path(), 0)(0)
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "got none of them"),
@@ -92,7 +116,7 @@ def test_held_out_rows_are_given_as_the_others_are() -> None:
         ({"samples": [3]}, "row 0 is 3"),
         ({"preferences": [("p", "c")]}, "prompt, chosen, rejected"),
         ({"samples": ["a"], "learning_rat": 1e-3}, 'did you mean "learning_rate"'),
-        ({"samples": ["a"], "max_steps": 3}, 'unknown field "max_steps"; here it is called "steps"'),
+        ({"samples": ["a"], "max_steps": 3}, 'unknown field "max_steps"; here it is steps=…'),
         ({"samples": ["a"], "learner": {"warm": 1}}, 'unknown field "warm"'),
         ({"samples": ["a"], "steps": "many"}, "steps='many' is not an integer"),
         ({"prompts": ["a"], "reward": vowels, "seed": "x"}, "seed"),
@@ -122,3 +146,28 @@ def test_one_call_trains_and_gives_metrics_and_model(given: dict[str, Any], tmp_
     result = package.train(SMALL, folder=tmp_path / "run", progress=False, steps=1, device="cpu", threads=1, **given)
     assert result.metrics[-1]["step"] == 1
     assert result.model.context == 32
+
+
+def test_a_completion_does_not_lose_what_was_asked() -> None:
+    data = made(samples=[{"question": "What?", "completion": "R"}]).stages[0].data
+    with pytest.raises(DataError, match="'prompt' is undefined"):
+        KINDS["examples"](data, Path(), 0)(0)
+
+
+@pytest.mark.parametrize("given", [{"chat": True}, {"data": {"chat": True}}], ids=["a keyword", "a field of the data"])
+def test_held_out_rows_read_as_the_others_do(given: dict[str, Any]) -> None:
+    stage = made(samples=[("p", "answer")], evaluation=[("q", "other")], **given).stages[0]
+    assert stage.data.chat is True
+    assert stage.evaluation is not None
+    assert stage.evaluation.data.chat is True
+
+
+def test_held_out_rows_in_a_spec_are_rows() -> None:
+    stage = made(samples=[("p", "answer")], evaluation=EvaluationSpec(data=[("q", "other")], every=3)).stages[0]  # type: ignore[arg-type]
+    assert stage.evaluation is not None
+    assert (stage.evaluation.data, stage.evaluation.every) == (rows([{"prompt": "q", "completion": "other"}]), 3)
+
+
+def test_what_is_no_message_is_refused_in_one_line_with_its_stage() -> None:
+    with pytest.raises(DataError, match=r'^train: .*nobody reads "mood"'):
+        check("1m", samples=[{"messages": [{"role": "user", "content": "a", "mood": "good"}]}], progress=False)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.algos.distillation import Distillation, Divergence
 from penstock.algos.grpo import GRPO
 from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
@@ -182,3 +183,8 @@ def test_any_values_survive_the_round_trip(leaf):
 @given(leaves, leaves)
 def test_difference_is_empty_exactly_for_equal_specs(one, other):
     assert (difference(plain(one), plain(other)) == []) == (one == other)
+
+
+def test_a_field_that_is_called_kind_is_kept_in_plain_values():
+    forward = Distillation(divergence=Divergence(kind="forward"))
+    assert parse(Distillation, json.loads(json.dumps(plain(forward)))) == forward

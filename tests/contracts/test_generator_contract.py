@@ -38,7 +38,7 @@ async def served(model) -> AsyncIterator[Generator]:
     pytest.importorskip("uvicorn")
     from penstock.serve.http import ServedGenerator
     from penstock.serve.http_client import HttpClient
-    from penstock.weights.upload import pack
+    from penstock.weights.snapshot import pack
     from serving import TOKEN, service_of, serving
 
     with pytest.MonkeyPatch.context() as patch:

@@ -20,8 +20,7 @@ from penstock.algos.off_policy import DQN, SAC
 from penstock.config.learner import LearnerSpec
 from penstock.control.environments import Environments
 from penstock.control.preparing import learning
-from penstock.control.replay import Replay, SumTree
-from penstock.control.replay_learning import transitions
+from penstock.control.replay import Replay, SumTree, transitions
 from penstock.control.stage import Control, EnvironmentsSpec, Interface, PolicyNetwork
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.models.control import load_policy

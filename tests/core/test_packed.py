@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.core.packed import Kind, packed, unpacked
+from penstock.core.events import Kind, packed, unpacked
 
 
 @pytest.mark.parametrize("kind", ["<i4", "<f4"])

@@ -12,6 +12,10 @@ ASKED = [{"role": "user", "content": "hello"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "hi"}]
 
 
+def said(answered):
+    return {name: turn["content"] for name, turn in answered.answers.items()}
+
+
 def renderer(**fields):
     return Renderer(DataSpec(source="x.jsonl", **fields))
 
@@ -77,7 +81,7 @@ def test_messages_that_are_answered_already_leave_nothing_to_generate():
 
 def test_an_answered_conversation_is_an_example():
     example = renderer(chat=True).example(KEY, {"messages": ANSWERED}, 0)
-    assert (list(example.prompt.messages), example.completion) == (ASKED, "hi")
+    assert (list(example.prompt.messages), example.answers) == (ASKED, {"completion": ANSWERED[1]})
 
 
 def test_all_texts_of_a_row_are_those_whose_columns_are_there():
@@ -95,5 +99,24 @@ def test_an_example_and_a_pair_use_their_templates():
     row = {"q": "1", "right": "2", "wrong": "3"}
     made = renderer(prompt="{{ q }}", completion="{{ right }}", chosen="{{ right }}!", rejected="{{ wrong }}")
     example, pair = made.example(KEY, row, 0), made.pair(KEY, row, 0)
-    assert (example.prompt.text, example.completion) == ("1", "2")
-    assert (pair.prompt.text, pair.chosen, pair.rejected) == ("1", "2!", "3")
+    assert (example.prompt.text, said(example)) == ("1", {"completion": "2"})
+    assert (pair.prompt.text, said(pair)) == ("1", {"chosen": "2!", "rejected": "3"})
+
+
+@pytest.mark.parametrize("text", [
+    "{{ q|upper }}", "{{ q|replace('a', 'b') }}", "{{ 'a'|replace('a', q) }}", "{{ 'Q %s' % q }}", "{{ 'Q %s'|format(q) }}",
+    "{{ [q, 'a']|join(', ') }}", "{{ q|string }}", "{{ q|trim }}", "{{ 'a' ~ q }}", "{{ 'Q %(q)s' % {'q': q} }}",
+])  # fmt: skip
+@pytest.mark.parametrize("value", [None, ["a"], b"a", float("nan")], ids=["null", "a list", "bytes", "NaN"])
+def test_what_is_no_text_stays_none_in_whatever_makes_one_of_it(text, value):
+    with pytest.raises(DataError, match="a value is"):
+        Template("prompt", text)({"q": value}, "row 0")
+
+
+@pytest.mark.parametrize(("text", "reads"), [
+    ("{{ q|upper }}", "AB"), ("{{ [q, 'c']|join('-') }}", "ab-c"), ("{{ '%s %d' % (q, n) }}", "ab 3"), ("{{ n|string }}", "3"),
+    ("{{ rows|map(attribute='t')|join(' ') }}", "x y"), ("{{ rows|join(' ', attribute='t') }}", "x y"), ("{{ 7 % n }}", "1"),
+    ("{{ q|truncate(1, true, '', 0) }}", "a"), ("{{ rows|tojson }}", '[{"t": "x"}, {"t": "y"}]'),
+])  # fmt: skip
+def test_filters_of_texts_and_numbers_work(text, reads):
+    assert Template("prompt", text)({"q": "ab", "n": 3, "rows": [{"t": "x"}, {"t": "y"}]}, "row 0") == reads

@@ -13,7 +13,7 @@ from penstock.core.errors import DataError
 from penstock.core.types import PromptKey
 from penstock.data.resolve import register
 from penstock.data.rows import Rows
-from penstock.data.sampler import Sampler, examples, order, pairs, prompts
+from penstock.data.sampler import Sampler, examples, order, pairs, permuted, prompts
 
 SIZES = st.integers(1, 50)
 SEEDS = st.integers(0, 2**70)
@@ -93,5 +93,16 @@ def test_a_data_spec_becomes_examples_and_pairs(tmp_path):
     spec = DataSpec(source=register(rows))
     example = examples(spec, tmp_path, seed=random.Random(0).randrange(100))(0)
     pair = pairs(spec, tmp_path, seed=1)(3)
-    assert example.prompt.text[1:] == example.completion[1:]
-    assert (pair.chosen, pair.rejected) == (f"good{pair.prompt.text[1:]}", f"bad{pair.prompt.text[1:]}")
+    assert example.prompt.text[1:] == example.answers["completion"]["content"][1:]
+    said = {name: answer["content"] for name, answer in pair.answers.items()}
+    assert said == {"chosen": f"good{pair.prompt.text[1:]}", "rejected": f"bad{pair.prompt.text[1:]}"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 16, 17, 1000])
+def test_a_permutation_without_memory_holds_every_place_once(size):
+    assert sorted(permuted(place, 3, 1, size) for place in range(size)) == list(range(size))
+
+
+def test_places_of_other_seeds_and_epochs_are_others():
+    orders = {tuple(permuted(place, seed, epoch, 50) for place in range(50)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9

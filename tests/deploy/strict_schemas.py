@@ -10,6 +10,11 @@ from typing import Any
 
 import jsonschema
 import kubernetes_validate
+import yaml
+
+from penstock.config.run import Run
+from penstock.deploy.manifests import render
+from penstock.deploy.options import Options, Target
 
 SCHEMAS = Path(__file__).with_name("schemas")
 KUBERNETES = "1.37"
@@ -21,6 +26,11 @@ METADATA = {
     "additionalProperties": False,
 }
 """What a CustomResourceDefinition says nothing of, in pod templates either."""
+
+
+def objects(run: Run, target: Target, options: Options) -> list[dict[str, Any]]:
+    """The Kubernetes objects that are printed for a run."""
+    return list(yaml.safe_load_all(render(run, target, options)))
 
 
 def strict(schema: Any) -> Any:

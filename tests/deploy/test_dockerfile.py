@@ -6,8 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from penstock.deploy.manifests import USER
 from penstock.deploy.options import SECRETIVE
-from penstock.deploy.pods import USER
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = re.sub(r"\\\n", " ", (ROOT / "Dockerfile").read_text(encoding="utf-8"))

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 from followed import LETTERS, Followed
+from strict_schemas import objects
 
 pytest.importorskip("ray")
 
 from penstock.cli.recipe import build
 from penstock.deploy.job import HOME, RAY_PORT, SPEC
-from penstock.deploy.manifests import objects
 from penstock.deploy.options import Options
 
 OPTIONS = Options(image="penstock:test", claim="runs", secret="penstock", cpus=2)

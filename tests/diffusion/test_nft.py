@@ -17,8 +17,7 @@ from penstock.core.errors import DataError, SpecError
 from penstock.core.types import Sampling, WeightUpdate
 from penstock.engine.denoising import DenoisingGenerator
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.models.diffusion.draws import times_and_noise
-from penstock.models.diffusion.policy import DiffusionPolicy
+from penstock.models.diffusion.policy import DiffusionPolicy, times_and_noise
 from penstock.models.files import load_model, save_model
 from penstock.train.learner import DeviceLearner, LearnerPlan
 

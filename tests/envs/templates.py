@@ -36,7 +36,8 @@ LLAMA3 = (
 )
 
 MISTRAL = (
-    "<s>{% for m in messages %}{% if m.role == 'user' %}{% if tools and loop.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}"
+    "<s>{% set asked = messages | selectattr('role', 'equalto', 'user') | list %}{% for m in messages %}"
+    "{% if m.role == 'user' %}{% if tools and m == asked[-1] %}[AVAILABLE_TOOLS]{{ tools | tojson }}"
     "[/AVAILABLE_TOOLS]{% endif %}[INST]{{ m.content }}[/INST]"
     "{% elif m.role == 'tool' %}[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]"
     "{% else %}{{ m.content }}</s>{% endif %}{% endfor %}"

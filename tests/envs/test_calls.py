@@ -71,3 +71,28 @@ def test_nothing_that_is_written_raises(calls, raw):
 def test_a_format_that_is_not_known_is_refused():
     with pytest.raises(SpecError, match="known are hermes, llama, mistral, json"):
         parsed("", "xml")
+
+
+HIDDEN = f"<tool_call>{TWO}</tool_call>"
+QUOTES = Call("f", {"a": "<think>"})
+
+
+@pytest.mark.parametrize(
+    ("calls", "raw", "thinking", "expected"),
+    [
+        ("hermes", f"<think>\n{HIDDEN}</think>\nno", False, ()),
+        ("hermes", f"<think>\n{HIDDEN}", False, ()),
+        ("hermes", f"[THINK]{HIDDEN}[/THINK]<tool_call>{ONE}</tool_call>", False, (ADD,)),
+        ("hermes", f"{HIDDEN}</think><tool_call>{ONE}</tool_call>", True, (ADD,)),
+        ("hermes", HIDDEN, True, ()),
+        ("hermes", f"<think>a</think>{HIDDEN}<think>{HIDDEN}</think>", False, (NOW,)),
+        ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "<think>"}}</tool_call>', False, (QUOTES,)),
+        ("llama", f"<think>a</think>\n{TWO}", False, (NOW,)),
+        ("llama", f"<think><|python_tag|>{TWO}</think>no", False, ()),
+        ("mistral", f"[THINK][TOOL_CALLS][{TWO}][/THINK]no", False, ()),
+        ("json", f"<think>a</think>\n{TWO}", False, (NOW,)),
+        ("json", f"<think>{TWO}</think>", False, ()),
+    ],
+)  # fmt: skip
+def test_a_call_that_was_only_thought_of_is_none(calls, raw, thinking, expected):
+    assert parsed(raw, calls, thinking) == Parsed(expected)

@@ -321,3 +321,37 @@ def test_an_environment_without_a_step_is_refused_before_the_run():
 
     with pytest.raises(SpecError, match=r"has no step; write: async def step\(self, said\)"):
         env_class(EnvironmentSpec(function=register(Mute)), None)
+
+
+class Graded(Env):
+    """Says what an episode is worth that a limit has cut."""
+
+    async def step(self, said):
+        return Turn("<more>", reward=None)
+
+    def cut(self):
+        return Turn(reward=0.25, metrics={"graded": 1})
+
+
+@pytest.mark.parametrize("limits", [{"turns": 2}, {"tokens": 10}, {"turns": 1}], ids=str)
+def test_a_cut_episode_is_worth_what_its_environment_says(threads, limits):
+    sample, heard = played(conversation(Graded, threads, **limits), ["a", "b"][: limits.get("turns", 2)])
+    assert heard[-1] is None
+    assert was_cut(sample)
+    assert rewards_of_turns(sample)[-1] == 0.25
+    assert sample.extras["episode"]["graded"] == 1.0
+
+
+def test_a_turn_that_begins_within_a_thought_is_known_as_such(threads):
+    heard = []
+
+    class Thinks(Env):
+        async def reset(self):
+            return "go<think>\n"
+
+        async def step(self, said):
+            heard.append(said.thinking)
+            return Turn("on", terminated=said.turn == 1)
+
+    played(conversation(Thinks, threads), ["a", "b"])
+    assert heard == [True, False]

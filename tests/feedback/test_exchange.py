@@ -9,7 +9,7 @@ import pytest
 from feedback_examples import EQUAL, SIMULATED, answer, enrol, gold, pair, rows_of, say
 
 from penstock.feedback.errors import FeedbackError, NotAllowed
-from penstock.feedback.exchange.files import csv_bytes, placed_rows, write_rows
+from penstock.feedback.exchange.files import changed_texts, csv_bytes, placed_rows, write_rows
 from penstock.feedback.exchange.formats import ArgillaLayout, from_argilla, from_trl, to_argilla, to_trl
 from penstock.feedback.exchange.imports import hh_rlhf, load, rt_polarity
 from penstock.feedback.exchange.snapshot import (
@@ -237,8 +237,38 @@ def test_trl_rows_go_there_and_back(store, tmp_path):
 
 def test_trl_rows_with_an_implicit_prompt_are_split_at_a_word():
     [(task, _)] = from_trl([("f:1", {"chosen": "The sky is blue.", "rejected": "The sky is black."})], "theirs")
-    assert task.item.prompt == "The sky is "
-    assert {response.text for response in task.item.responses} == {"blue.", "black."}
+    assert task.item.prompt == "The sky is"
+    assert {response.text for response in task.item.responses} == {" blue.", " black."}
+
+
+def test_conversations_are_not_written_into_cells_of_csv(tmp_path):
+    with pytest.raises(FeedbackError, match=r"chosen holds conversations, .* use \.jsonl or \.parquet"):
+        write_rows([{"chosen": [{"role": "user", "content": "q"}]}], tmp_path / "t.csv")
+    assert not list(tmp_path.iterdir())
+
+
+SAID = [{"role": "assistant", "content": text} for text in ("good", "bad")]
+ASKED = {"role": "user", "content": "q"}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"input": {"messages": [ASKED]}, "preferred_output": SAID[:1], "non_preferred_output": SAID[1:]},
+        {"prompt": "q", "chosen": [ASKED, SAID[0]], "rejected": [ASKED, SAID[1]], "score_chosen": 8.5},
+    ],
+    ids=["OpenAI's preference format", "UltraFeedback, binarized"],
+)
+def test_preferences_of_other_layouts_are_read_as_training_reads_them(row):
+    [(task, _)] = from_trl([("f:1", row)], "theirs")
+    assert task.item.prompt == "q"
+    assert {response.text for response in task.item.responses} == {"good", "bad"}
+
+
+def test_an_answer_that_is_a_call_and_no_text_is_refused_by_its_place():
+    calls = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    with pytest.raises(FeedbackError, match=r"^f:7: .*chosen\[0\] has no content"):
+        from_trl([("f:7", {"prompt": "q", "chosen": [calls], "rejected": SAID[1:]})], "theirs")
 
 
 def test_argilla_records_go_there_and_back(store, tmp_path):
@@ -346,3 +376,9 @@ def test_a_store_and_its_exports_are_nobody_else_s(tmp_path):
         made = {place.name: place.stat().st_mode & 0o077 for place in tmp_path.iterdir()}
     assert made.keys() >= {"f.db", "f.db-wal", "rows.jsonl"}
     assert set(made.values()) == {0}
+
+
+@pytest.mark.parametrize(("suffix", "count"), [(".csv", 2), (".jsonl", 0), (".parquet", 0)])
+def test_texts_that_a_file_changes_are_counted(suffix, count):
+    rows = [{"prompt": "-1 + 1", "answer": "0"}, {"prompt": "= 3", "votes": -2}]
+    assert changed_texts(rows, suffix) == count

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from episode_examples import FLAT, group_of_episodes, model_of, prompt_with
 
-from penstock.core.errors import SpecError
+from penstock.core.errors import ContextFull, SpecError
 from penstock.core.types import LEFT_OUT, PART, Sample, Sampling
 from penstock.data.resolve import register
 from penstock.engine.generator import EmbeddedGenerator
+from penstock.envs.env import Env, Turn
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 
@@ -406,6 +407,9 @@ def test_options_that_do_not_fit_are_refused_before_the_run(options, words):
     assert words in str(raised.value)
 
 
+ASKED = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}
+
+
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
@@ -416,6 +420,18 @@ def test_options_that_do_not_fit_are_refused_before_the_run(options, words):
         ("chat/completions", {"messages": [{"role": "user", "content": "a"}], "colour": 1}, "colour"),
         ("responses", {"input": "a", "previous_response_id": "resp_1"}, "give the conversation in input"),
         ("responses", {"input": "a", "tools": [{"type": "web_search"}]}, "only functions"),
+        (
+            "messages",
+            {**ASKED, "tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+            "'web_search_20250305' is a tool of",
+        ),
+        ("messages", {**ASKED, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]: only functions are served"),
+        ("messages", {**ASKED, "tools": [{"name": "a", "input_schema": {}, "input_examples": []}]}, "tools[0].input_examples"),
+        (
+            "chat/completions",
+            {**ASKED, "tools": [{"type": "custom", "custom": {"name": "a"}}]},
+            "tools[0]: only functions are served",
+        ),
         ("messages", {"messages": [{"role": "user", "content": [{"type": "image"}]}], "max_tokens": 4}, "image"),
         ("messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}, "max_tokens=0"),
     ],
@@ -434,3 +450,142 @@ def test_what_cannot_be_honoured_is_refused_in_one_line_and_the_episode_goes_on(
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
     assert sample.extras["turns"][-1][2] == 1.0
+
+
+def said_by(role, content, **more):
+    return [{"role": role, "content": content, **more}]
+
+
+CALLED = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+CALLS = [
+    3, {**CALLED, "function": "look"}, {**CALLED, "function": {"name": 3}},
+    *({**CALLED, "function": {"name": "a", "arguments": wrong}} for wrong in ("[1]", "{", '{"a": NaN}', '{"a": "\\ud83d"}', 3)),
+]  # fmt: skip
+CONTENTS = [3, [3], ["a"], {"type": "text"}, [{"type": ["text"], "text": "a"}], [{"type": "text", "text": 3}]]
+MISSHAPEN = {
+    "chat/completions": [
+        {"messages": {}}, {"messages": ["a"]}, {"messages": [None]}, {"messages": said_by(["user"], "a")},
+        *({"messages": said_by("user", wrong)} for wrong in CONTENTS), {"messages": said_by("assistant", None, tool_calls={})},
+        *({"messages": said_by("assistant", None, tool_calls=[wrong])} for wrong in CALLS),
+        {"messages": said_by("tool", "a", tool_call_id=3)}, {"messages": said_by("user", "a", colour="red")},
+        {**ASKED, "tools": {}}, {**ASKED, "tools": [3]}, {**ASKED, "tools": 3},
+        {**ASKED, "tools": [{"type": "function", "function": []}]}, {**ASKED, "stop": 3}, {**ASKED, "stream_options": []},
+        {**ASKED, "tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]},
+        {**ASKED, "max_tokens": "4"}, {**ASKED, "stream": "yes"}, {**ASKED, "model": 3},
+    ],
+    "responses": [
+        {"input": 3}, {"input": {}}, {"input": [3]}, {"input": []}, {"input": [{"type": ["message"]}]},
+        {"input": [{"type": "function_call", "name": 3, "call_id": "a"}]},
+        {"input": [{"type": "function_call_output", "call_id": 3, "output": "a"}]},
+        {"input": "a", "text": 3}, {"input": "a", "text": {"format": 3}}, {"input": "a", "tools": [["function"]]},
+        {"input": "a", "tools": "all"}, {"input": "a", "instructions": 3},
+    ],
+    "messages": [
+        {**ASKED, "system": 3}, {**ASKED, "system": [3]}, {**ASKED, "tools": ["a"]}, {**ASKED, "tools": {"name": "a"}},
+        {**ASKED, "tools": [{"name": 3, "input_schema": {}}]}, {**ASKED, "tools": [{"name": "a", "input_schema": []}]},
+        *({"messages": said_by("user", wrong)} for wrong in CONTENTS),
+        {"messages": said_by("assistant", [{"type": "tool_use", "id": "a", "name": 3, "input": {}}])},
+        {"messages": said_by("assistant", [{"type": "tool_use", "id": "a", "name": "a", "input": 3}])},
+        {"messages": said_by("user", [{"type": "tool_result", "tool_use_id": "a", "content": 3}])},
+        {"messages": said_by("user", [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}])},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", MISSHAPEN)
+def test_values_of_another_type_are_refused_wherever_they_are(model, path):
+    answers = []
+
+    async def asks_wrongly(row, base_url, api_key):
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {api_key}"}) as web:
+            for body in MISSHAPEN[path]:
+                answers.append(await web.post(f"{base_url}/{path}", json=body))
+            await web.post(f"{base_url}/chat/completions", json=ASKED)
+        return 1.0
+
+    (sample,), _ = played(model, asks_wrongly, script=("one",))
+    wrong = [body for body, answer in zip(MISSHAPEN[path], answers, strict=True) if answer.status_code != 400]
+    assert wrong == []
+    assert sample.extras["turns"][-1][2] == 1.0
+
+
+async def thinks_of_a_call(row, base_url, api_key):
+    async with client(base_url, api_key) as agent:
+        messages = [{"role": "user", "content": "what is"}]
+        answer = (await agent.chat.completions.create(model="any", messages=messages, tools=[TOOL])).choices[0]
+    return float((answer.finish_reason, answer.message.tool_calls) == ("stop", None))
+
+
+def test_a_call_within_a_thought_goes_to_nobody(model):
+    (sample,), _ = played(model, thinks_of_a_call, script=(f"<think>{CALL}</think>no",))
+    assert sample.extras["turns"][0][2] == 1.0
+
+
+# ---- limits mean the same as for an environment
+
+WANTED = 2
+"""Turns after which the task is done; half of the samples take one more than they are given."""
+
+
+def short(key):
+    return key.sample % 2 == 0
+
+
+class Task(Env):
+    """Worth 1 once it was answered so often; the odd samples never are."""
+
+    async def step(self, said):
+        done = short(said.sample.key) and said.turn + 1 == WANTED
+        return Turn("go on", reward=1.0 if done else None, terminated=done)
+
+
+async def as_a_program(row, base_url, api_key):
+    async with client(base_url, api_key) as agent:
+        messages, number = [{"role": "user", "content": "what is"}], NUMBERS.pop(0)
+        for turn in range(100):
+            answer = (await agent.chat.completions.create(model="any", messages=messages)).choices[0].message.content
+            if number % 2 == 0 and turn + 1 == WANTED:
+                return 1.0
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "go on"}]
+    return None
+
+
+NUMBERS = []
+
+
+class Bounded(Scripted):
+    """Has the context of its model."""
+
+    async def generate(self, request, on_token=None):
+        if len(request.tokens_T) >= self.model.context:
+            raise ContextFull("it does not fit")
+        return await super().generate(request, on_token)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"turns": 2}, {"turns": 100, "tokens": 40}, {"turns": 100}], ids=["turns", "tokens", "context"]
+)
+def test_what_is_cut_earns_the_same_whatever_kind_of_episode_it_is(model, limits, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "Scripted", Bounded)
+    NUMBERS[:] = range(4)
+    agents, _ = played(model, as_a_program, samples=4, script=("one",) * 100, **limits)
+    spec = EnvironmentSpec(function=register(Task), **{"turns": 8, **limits})
+
+    def scripted(model):
+        made = Scripted(model)
+        made.script = ("one",) * 100
+        return made
+
+    group, _ = group_of_episodes(model, spec, PROMPT, 4, FLAT, scripted)
+    for samples in (agents, group.samples):
+        assert [sample.error for sample in samples] == [None] * 4
+        assert sorted(sample.reward for sample in samples) == [0.0, 0.0, 1.0, 1.0]
+        assert sorted(sample.extras["truncated"] for sample in samples) == [False, False, True, True]
+
+
+def test_a_program_that_leaves_the_reward_to_others_is_not_given_one(model):
+    async def says_nothing(row, base_url, api_key):
+        await talks(row, base_url, api_key)
+
+    (sample,), _ = played(model, says_nothing)
+    assert [turn[2] for turn in sample.extras["turns"]] == [None, None]

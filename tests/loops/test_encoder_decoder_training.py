@@ -26,8 +26,7 @@ from penstock.config.run import ModelSpec
 from penstock.core.errors import TrainingError
 from penstock.core.types import Row
 from penstock.engine.encoder_decoder import embedded_generator
-from penstock.loops.learn import Plan, Trainer
-from penstock.loops.offline import offline
+from penstock.loops.learn import Plan, Trainer, offline
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.scratch import build_model
 from penstock.train.learner import DeviceLearner, LearnerPlan

@@ -12,8 +12,7 @@ from loop_examples import BareRows, CountingLearner, prompt_of, sample_of
 from penstock.algos import SFT
 from penstock.core.errors import TrainingError
 from penstock.core.types import Group, Row
-from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, sample_metrics
-from penstock.loops.offline import offline
+from penstock.loops.learn import Labeller, Plan, Trainer, learn, mean_metrics, minibatches, offline, sample_metrics
 from penstock.observe.sentinels import Sentinels
 from penstock.stream.rules import Rules
 from penstock.stream.stream import LearnerClient, Stream, Worker

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from penstock.core.contracts import Scores
-from penstock.core.packed import unpacked
+from penstock.core.events import unpacked
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey, Unit
 from penstock.loops.look import EXACT, TOKENS, Seen, chosen, due, look, pieces, rows_of
 

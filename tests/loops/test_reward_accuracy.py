@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, RewardError
-from penstock.loops.reward_accuracy import reward_accuracy
+from penstock.loops.evaluate import reward_accuracy
 from penstock.models.text import train_tokenizer
 
 TEXT = train_tokenizer(["good bad"], 300)

@@ -28,8 +28,7 @@ from penstock.config.learner import LearnerSpec
 from penstock.core.errors import NonFiniteError, NonFiniteStepError
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Sampling
-from penstock.loops.learn import Plan
-from penstock.loops.offline import offline
+from penstock.loops.learn import Plan, offline
 from penstock.models.arithmetic import cast_again
 from penstock.observe.first_rows import remarks_on_samples
 from penstock.observe.rules import (

@@ -24,8 +24,7 @@ from penstock.algos.ppo import PPO
 from penstock.algos.sft import SFT
 from penstock.config.run import LearnerSpec, RewardScaling
 from penstock.core.types import Row, Sampling
-from penstock.loops.learn import Plan, Trainer
-from penstock.loops.offline import offline
+from penstock.loops.learn import Plan, Trainer, offline
 from penstock.models.language_policy import LanguagePolicy
 from penstock.observe.sentinels import Sentinels
 from penstock.train.learner import DeviceLearner, LearnerPlan

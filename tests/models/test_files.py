@@ -206,3 +206,17 @@ def test_a_new_value_head_says_zero(tiny):
     model = tiny()
     model.add_critic("separate")
     assert model.values(torch.ones(2, 32)).tolist() == [0.0, 0.0]
+
+
+def test_adapters_without_a_model_are_named_with_what_to_do(folder):
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "some/base", "r": 8}))
+    with pytest.raises(ModelError, match=r"low-rank adapters in peft's format for some/base, not a model; merge them"):
+        load_model(str(folder))
+
+
+def test_a_classifier_of_two_labels_is_no_reward_model(folder):
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["Qwen2ForSequenceClassification"], "id2label": {"0": "bad", "1": "good"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"a classifier of 2 labels \(bad, good\), and a reward model has one score"):
+        load_model(str(folder), "score")

@@ -145,5 +145,5 @@ def test_a_chat_template_that_takes_parts_alone_is_given_them():
 
 def test_a_chat_template_that_takes_texts_is_given_texts():
     text = seeing.tiny_text()
-    assert not text.in_parts
+    assert text.template().form("user") == "text"
     assert "what?" in text.render_chat([{"role": "user", "content": "what?"}])

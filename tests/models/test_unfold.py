@@ -1,9 +1,10 @@
 """Text of a token stream: pieces add up to the whole, and no piece has to be taken back."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.models.unfold import Unfolding
+from penstock.models.unfold import Unfolding, bytes_of
 
 
 def pieces(text, tokens, stop=(), stop_tokens=()):
@@ -46,3 +47,16 @@ def test_text_that_may_become_a_stop_string_is_held_back(text):
     unfolding = Unfolding(text, ("END",))
     given_so_far = [unfolding.add([token]) for letter in "aENb" for token in text.encode(letter)]
     assert given_so_far == ["a", "", "", "ENb"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("<0xF0>", [0xF0]), ("ðŁ", [0xF0, 0x9F]), ("Ġa", [0x20, 0x61]), ("▁a\ufffd", None)]
+)
+def test_the_bytes_of_a_part_of_a_character_are_read_from_its_name(name, expected):
+    class Named:
+        tokenizer = property(lambda self: self)
+
+        def convert_ids_to_tokens(self, token):
+            return name
+
+    assert bytes_of(7, "\ufffd", Named()) == expected

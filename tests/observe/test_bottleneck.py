@@ -11,9 +11,8 @@ import pytest
 from penstock.config.run import Online, Run
 from penstock.config.spec import field_types
 from penstock.core.spans import Span
-from penstock.observe.bottleneck import bottleneck, times
 from penstock.observe.lanes import Lane
-from penstock.observe.timeline import account
+from penstock.observe.timeline import account, bottleneck, times
 from penstock.ui.timeline_text import account_lines
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.core.contracts import State
 from penstock.core.sentinels import Alarm
-from penstock.core.types import Group, Prompt, PromptKey
+from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.observe.breakers import (
-    LIMITS,
-    MEMORY,
-    REPEATED,
     GoldWatch,
-    History,
-    PromptMemory,
     entropy_jump,
     loss_jump,
     range_of_rewards,
@@ -26,10 +24,10 @@ from penstock.observe.breakers import (
     repeated_prompts,
     reward_fall,
     spike,
-    spread,
     standard_error,
     update_jump,
 )
+from penstock.observe.history import AGAIN, LIMITS, MEMORY, REPEATED, History, PromptMemory, spread, suspected
 from penstock.observe.rules import Context
 from penstock.observe.sentinels import Sentinels
 
@@ -66,22 +64,12 @@ JUMPS = {
     "a step is too large at five times the largest of the latest": (
         update_jump, history_of(update=[1e-4] * 10), "update_size", {1e-4: False, 4.9e-4: False, 3e-3: True, math.nan: True}, {}
     ),
-    "a reward is out of range three ranges above all that were seen": (
-        range_of_rewards, history_of(reward=[0.5] * 10), "reward/high", {1.0: False, 4.0: False, 4.1: True}, {"reward/low": 0.0}
-    ),
-    "and three ranges below": (
-        range_of_rewards, history_of(reward=[0.5] * 10), "reward/low", {-3.1: True}, {"reward/high": 1.0}
-    ),
     "a reference is left all at once": (
         reference_jump, history_of(kl=[0.1 * n for n in range(10)]), "kl/reference", {4.4: False, 4.6: True}, {}
     ),
     "or slowly": (reference_jump, history_of(kl=[0.01] * 10), "kl/reference", {1.9: False}, {}),
-    "entropy jumps where reward falls": (
-        entropy_jump, history_of(entropy=[0.5] * 10, reward=[0.4] * 10), "entropy/sampled", {1.4: False, 1.6: True},
-        {"reward/mean": 0.1},
-    ),
-    "entropy may jump where reward rises": (
-        entropy_jump, history_of(entropy=[0.5] * 10, reward=[0.4] * 10), "entropy/sampled", {1.6: False}, {"reward/mean": 0.5}
+    "or by less than a tenth of a nat a token": (
+        reference_jump, history_of(kl=[0.01] * 10), "kl/reference", {9.9: False, 10.1: True}, {"length/mean": 100.0}
     ),
     "a loss jumps to twice the median": (loss_jump, history_of(loss=[1.0] * 10), "loss", {1.9: False, 2.1: True}, {}),
     "prompts repeat where two fifths of those that usually are new come again": (
@@ -99,6 +87,72 @@ def test_a_metric_jumps_beyond_its_history(
 ) -> None:
     readings = [rule({metric: value, **others}, history) for value in expected]
     assert [reading.bad for reading in readings] == list(expected.values())
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "reward", "jumped"),
+    [(0.5, 1.4, 0.1, False), (0.5, 1.6, 0.1, True), (0.5, 1.6, 0.5, False), (0.5, 1.6, 0.35, False), (0.003, 0.04, 0.1, False),
+     (0.003, 0.51, 0.1, True)],
+    ids=["less than three times", "three times", "reward rises", "reward falls by chance", "from next to nothing", "to noise"],
+)  # fmt: skip
+def test_entropy_jumps_to_three_times_and_half_a_nat_where_reward_is_lost(before, now, reward, jumped) -> None:
+    history = history_of(entropy=[before] * 10, reward=[0.4] * 10)
+    reading = entropy_jump({"entropy/sampled": now, "reward/mean": reward, "reward/std": 0.4}, Context(), history)
+    assert reading.bad == jumped
+
+
+@pytest.mark.parametrize(
+    ("seen", "rewards", "bad"),
+    [
+        ([0.0], [1.0] * 64, False),  # all 0 so far: there is no unit yet
+        ([0.0], [1000.0] * 64, False),
+        ([0.0, 0.1], [0.1] * 60 + [1.0] * 4, False),
+        ([-1.0], [1.0] * 64, False),
+        ([-0.01, 0.0], [0.0] * 63 + [100.0], False),  # one success of 64, however large
+        ([0.0, 1.0], [0.0] * 32 + [10.0] * 32, False),
+        ([0.0, 1.0], [0.0] * 32 + [1000.0] * 32, True),
+        ([0.0, 1.0], [-1000.0] * 64, True),
+        ([0.0, 1.0], [1000.0, 0.0], False),
+        ([0.0, 1.0], [1000.0, 1000.0], True),
+        ([0.0, 100.0], [1000.0] * 8, False),
+        ([0.0, 100.0], [100000.0] * 8, True),
+    ],
+)
+def test_rewards_are_out_of_range_where_many_are_thirty_times_their_unit_outside(seen, rewards, bad) -> None:
+    history = History({"reward/mean": [0.5] * 10}, min(seen), max(seen))
+    reading = range_of_rewards(rewards, history)
+    assert reading is not None
+    assert reading.bad == bad
+
+
+def test_what_was_left_out_once_is_compared_with_once_a_batch_is_healthy() -> None:
+    history = History({"gradient_norm": [1.0] * 10}, 0.0, 1.0)
+    history.leave_out(**{"reward/low": 0.0, "reward/high": 50.0, "gradient_norm": 30.0})
+    assert (history.highest, spike("gradient_norm", history)) == (1.0, 5.0)
+    history.add({"reward/mean": 0.5, "reward/low": 0.0, "reward/high": 1.0, "gradient_norm": 1.0})
+    assert (history.highest, spike("gradient_norm", history)) == (50.0, 150.0)
+    assert not history.outside
+
+
+def test_a_gradient_may_grow_with_the_range_of_rewards() -> None:
+    history = history_of(norm=[0.1] * 10, **{"reward/range": [0.1] * 10})
+    assert [spike("gradient_norm", history, range_now=now) for now in (0.0, 0.1, 1.0)] == pytest.approx([0.5, 0.5, 5.0])
+
+
+def test_steps_of_batches_whose_rewards_are_all_equal_are_not_remembered() -> None:
+    history = History()
+    history.add({"gradient_norm": 1e-4, "update_size": 1e-6, "reward/range": 0.0, "reward/mean": 0.0})
+    assert history.values == {"reward/mean": [0.0]}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "yes"),
+    [({}, False), ({AGAIN: -0.1, "reward/std": 0.5}, False), ({AGAIN: -0.3, "reward/std": 0.5}, True),
+     ({"update_size": 2.9e-4}, False), ({"update_size": 3.1e-4}, True), ({"gradient_norm": 3.1}, True)],
+    ids=["nothing", "prompts are as good", "prompts are worse", "a usual step", "a large step", "a large gradient"],
+)  # fmt: skip
+def test_weights_are_suspected_where_known_prompts_fall_or_steps_were_large(metrics, yes) -> None:
+    assert suspected(metrics, history_of(update=[1e-4] * 10, norm=[1.0] * 10)) == yes
 
 
 def test_the_first_steps_are_compared_with_nothing() -> None:
@@ -141,15 +195,34 @@ def test_rows_of_few_values_come_again_more_and_more_without_an_alarm() -> None:
         history.add({REPEATED: share})
 
 
-def group(ordinal: int, text: str, epoch: int = 0) -> Group:
-    return Group(Prompt(PromptKey("source", epoch, ordinal), text), ())
+def group(ordinal: int, text: str, epoch: int = 0, rewards: tuple[float, ...] = ()) -> Group:
+    key = PromptKey("source", epoch, ordinal)
+    one = {"tokens_T": np.array([1])}, np.array([True]), np.zeros(1, np.float32), np.zeros(1, np.int32), "stop"
+    samples = [Sample(SampleKey(key, n), *one).scored(reward) for n, reward in enumerate(rewards)]  # type: ignore[arg-type]
+    return Group(Prompt(key, text), tuple(samples))
 
 
 def test_a_prompt_repeats_under_another_ordinal_of_the_same_pass() -> None:
     memory = PromptMemory()
-    assert memory.repeated([group(0, "a"), group(1, "b")]) == 0.0
-    assert memory.repeated([group(0, "a"), group(2, "b")]) == 0.5  # the first is the same prompt, used once more
-    assert memory.repeated([group(3, "a", epoch=1), group(4, "c")]) == 0.0
+    assert memory.facts([group(0, "a"), group(1, "b")]) == {REPEATED: 0.0}
+    assert memory.facts([group(0, "a"), group(2, "b")]) == {REPEATED: 0.5}  # the first is the same prompt, used once more
+    assert memory.facts([group(3, "a", epoch=1), group(4, "c")]) == {REPEATED: 0.0}
+
+
+def test_rewards_of_known_prompts_are_compared_with_those_they_had() -> None:
+    memory = PromptMemory()
+    memory.facts([group(0, "a", rewards=(1.0, 0.0)), group(1, "b", rewards=(1.0, 1.0))])
+    found = memory.facts([group(2, "a", 1, (0.0, 0.0)), group(3, "b", 1, (1.0, 0.0)), group(4, "c", 1, (1.0, 1.0))])
+    assert found == {REPEATED: 0.0, AGAIN: -0.5}
+    later = PromptMemory()
+    later.load(json.loads(json.dumps(memory.plain())))
+    assert later.facts([group(5, "c", 2, (0.0, 0.0))]) == {REPEATED: 0.0, AGAIN: -1.0}
+
+
+def test_a_few_known_prompts_say_nothing_of_the_others() -> None:
+    memory = PromptMemory()
+    memory.facts([group(0, "a", rewards=(1.0,))])
+    assert memory.facts([group(n, f"{n}" if n else "a", 1, (0.0,)) for n in range(5)]) == {REPEATED: 0.0}
 
 
 @given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=3 * MEMORY))
@@ -332,6 +405,20 @@ def test_told_to_warn_gold_is_only_said() -> None:
     sentinels.gold = GoldWatch((10, 0.9, 0.4), [True, True])
     assert [alarm.sentinel for alarm in sentinels.evaluated(50, {"evaluation/reward": 0.5}, {})] == ["gold"]
     assert sentinels.due is None
+
+
+def test_minibatches_of_one_batch_are_one_batch_that_was_left_out() -> None:
+    sentinels = Sentinels()
+    assert {sentinels.skipped("non-finite", "NaN", 7).action for _ in range(16)} == {"skip"}
+    assert sentinels.skipped("non-finite", "NaN", 8).action == "skip"
+    assert sentinels.skipped("non-finite", "NaN", 9).action == "roll back"
+
+
+def test_what_an_evaluation_asked_for_survives_a_checkpoint() -> None:
+    before, after = Sentinels(), Sentinels()
+    before.due = replace(ALARM, sentinel="gold", action="roll back to the best")
+    after.load_state(State({}, json.loads(json.dumps(before.state().values))))
+    assert after.due == before.due
 
 
 def test_what_breakers_know_survives_a_checkpoint() -> None:

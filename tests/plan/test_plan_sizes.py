@@ -7,8 +7,7 @@ from typing import Any
 
 from penstock.config.strategies import FSDP2
 from penstock.models.presets import shape_behind
-from penstock.plan.memory import footprint, rank_footprint, stage_memory
-from penstock.plan.traffic import moved
+from penstock.plan.memory import footprint, moved, rank_footprint, stage_memory
 from penstock.recipes.quickstart import quickstart
 
 

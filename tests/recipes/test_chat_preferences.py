@@ -49,7 +49,7 @@ def test_held_out_pairs_are_never_trained_on(recipe, write, tmp_path):
     for stage in recipe(data=write([(dialogue(str(i), "b"), dialogue(str(i), "c")) for i in range(HELD_OUT + 30)])).stages:
         train, held_out = (open_source(data, tmp_path) for data in (stage.data, stage.evaluation.data))
         assert (len(train), len(held_out)) == (30, HELD_OUT)
-        assert not {row["prompt"] for row in train.rows} & {row["prompt"] for row in held_out.rows}
+        assert not {row["prompt"] for row in train} & {row["prompt"] for row in held_out}
 
 
 def test_a_missing_file_is_named_by_its_path(tmp_path):

@@ -9,11 +9,12 @@ import contextlib
 import sys
 
 import pytest
+from code_examples import judging
 from reward_examples import make_group, make_sample, score
 
 from penstock.config.run import RewardSpec
 from penstock.core.errors import RewardError, SpecError
-from penstock.rewards.code import CodeReward, find_code, read_tests
+from penstock.rewards.code import CodeReward
 from penstock.rewards.runner import Mixture
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the jail needs Linux")
@@ -21,20 +22,7 @@ PAIRS = [{"input": "1 2\n", "output": "3\n"}, {"input": "-5 5", "output": "0"}]
 ADDS = "a, b = map(int, input().split())\nprint(a + b)"
 
 
-@pytest.fixture(scope="module")
-def judged():
-    """Score one completion by tests; the sandboxes of a module are shared by mode."""
-    made = {give: CodeReward(60.0, give=give, limit=10.0, processes=2) for give in ("all", "fraction")}
-    runner = asyncio.Runner()
-
-    def once(code, tests, give="all"):
-        return runner.run(made[give](make_sample(code), {"tests": tests}))
-
-    yield once
-    for each in made.values():
-        each.close()
-    runner.close()
-
+judged = pytest.fixture(scope="module")(judging)
 
 DEFINES = (
     "LIMIT = 3\ndef double(x): return x * 2\nclass Stack:\n    def __init__(self): self.items = []\n"
@@ -70,84 +58,106 @@ def test_code_is_worth_what_its_tests_say(judged, case):
     assert judged(code, tests, give) == pytest.approx(worth)
 
 
-SEARCH = """
-import base64, gc
-found, kram = False, "8 == )1(f tressa"
-for each in gc.get_objects():
-    for value in each.values() if type(each) is dict else each if type(each) in (list, tuple) else ():
-        if type(value) in (str, bytes):
-            text = value if type(value) is str else value.decode("latin1")
-            try:
-                text += base64.b64decode(value).decode("latin1")
-            except ValueError:
-                pass
-            found = found or kram[::-1] in text
-def f(x):
-    return 8 if found else 0
-"""
-FORGERIES = {
-    "prints what a judge would": "print('1\\n1\\npassed'); f = 5",
-    "ends at once": "import os; print('1'); os._exit(0)",
-    "ends in the call": "def f(x):\n    import os; os._exit(0)",
-    "leaves in the call": "def f(x): raise SystemExit(0)",
-    "is equal to everything": "class E:\n    def __eq__(self, o): return True\n    def __bool__(self): return True\ndef f(x): return E()",
-    "is a number equal to everything": "class E(int):\n    def __eq__(self, o): return True\n    __hash__ = int.__hash__\ndef f(x): return E(1)",
-    "is a list equal to everything": "class E(list):\n    def __eq__(self, o): return True\ndef f(x): return E()",
-    "is not a number": "def f(x): return float('nan')",
-    "changes the judge's builtins": "import builtins\nbuiltins.AssertionError = StopIteration\nbuiltins.all = lambda x: True\ndef f(x): return 0",
-    "defines builtins of its own": "def all(x): return True\ndef isinstance(*a): return True\nclass AssertionError: pass\ndef f(x): return 0",
-    "defines a module of the library": "class math:\n    isclose = lambda *a: True\ndef f(x): return 0",
-    "writes a module of the library": "open('math.py', 'w').write('def isclose(*a): return True')\nopen('json.py', 'w').write('')\ndef f(x): return 0",
-    "writes to every descriptor": "import os\nfor n in range(64):\n    try: os.write(n, b'1\\n1\\n')\n    except OSError: pass\ndef f(x): return 0",
-    "finds the judge among its frames": "import sys, gc\nframe = sys._getframe()\nwhile frame: frame.f_globals['judge'] = None; frame = frame.f_back\ndef f(x): return 0",
-    "kills its parent": "import os\nprint(1)\nos.kill(os.getppid(), 9)\ndef f(x): return 0",
-    "reads the tests": "import sys\ntext = sys.stdin.read()\ndef f(x): return 7 if 'assert' in text or text else 0",
-    "looks for the tests in its memory": SEARCH,
-    "answers before it is asked": "import os\nfor n in range(3, 9):\n    try: os.write(n, b'{\"f\": 1}\\n' + b'{\"value\": 7, \"arguments\": [\"tuple\", 1]}\\n' * 9)\n    except OSError: pass\ndef f(x): return 0",
-    "ends the judge's loop": "def f(x): raise StopIteration",
-    "names itself among the judge's": "def f(x): return 0\nRemote = judge = os = space = verdicts = None",
+NOTHING = {
+    "definitions alone": "def check(candidate):\n    assert candidate(1) == 2",
+    "a number": "3",
+    "a comparison without assert": "f(1) == 2",
+    "a comparison without assert next to one with it": "assert f(1) == 2\nf(2) == 3",
+    "comparisons in a value": "same = f(1) == 2 and f(2) == 3",
+    "a test that only calls": "def test_it():\n    f(1)",
+    "all are skipped": "import pytest\n@pytest.mark.skip(reason='slow')\ndef test_it():\n    assert f(1) == 2",
+    "all skip": "import unittest\nclass TestF(unittest.TestCase):\n    @unittest.skip('no')\n    def test_it(self): self.assertEqual(f(1), 2)",
+    "skips when it runs": "import pytest\ndef test_it():\n    pytest.skip('no')\n    assert f(1) == 2",
+    "an assert in a branch that is not taken": "if f(1) == 99:\n    assert f(2) == 3",
+    "an assert whose failure is swallowed": "try:\n    assert f(1) == 99\nexcept Exception:\n    pass",
+    "a class without a method that is called": "class Helper:\n    def check(self): assert f(1) == 2",
+    "a helper that asserts nothing": "def assert_it(x): pass\nassert_it(f(1))",
+    "an error that any error is": "try:\n    f(None)\n    assert False\nexcept Exception:\n    pass",
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_test_that_asserts_nothing_is_an_error_of_the_row(judged, name):
+    with pytest.raises(RewardError, match="assert"):
+        judged("def f(x): return x + 1", NOTHING[name])
+
+
+ASSERTING = {
+    "an assert": "assert f(1) == 2",
+    "a function that is called": "def test_it():\n    assert f(1) == 2\ntest_it()",
+    "a function that is not called": "def test_it():\n    assert f(1) == 2",
+    "a coroutine": "import asyncio\nasync def test_it():\n    await asyncio.sleep(0)\n    assert f(1) == 2",
+    "a checker that is called": "def check(candidate):\n    assert candidate(1) == 2\ncheck(f)",
+    "a decision to raise": "if f(1) != 2:\n    raise ValueError",
+    "a decision to fail": "if f(1) != 2:\n    assert False, 'no'",
+    "a decision to fail as pytest does": "import pytest\nif f(1) != 2:\n    pytest.fail('no')",
+    "an error that must come": "try:\n    f('a')\n    assert False\nexcept TypeError:\n    pass",
+    "unittest": "import unittest\nclass Cases(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(1), 2)",
+    "unittest with parts": "import unittest\nclass TestF(unittest.TestCase):\n    def test_it(self):\n        for i in range(3):\n            with self.subTest(i=i): self.assertEqual(f(i), i + 1)\nunittest.main()",
+    "pytest's raises": "import pytest\ndef test_it():\n    with pytest.raises(TypeError):\n        f('a')",
+    "one of two is skipped": "import pytest\ndef test_a():\n    assert f(1) == 2\n@pytest.mark.skipif(True, reason='no')\ndef test_b():\n    assert f(1) == 3",
+    "a list that is gone through": "for given, wanted in [(1, 2), (2, 3)]:\n    assert f(given) == wanted",
+    "a helper of its own": "def same(a, b):\n    assert a == b\ndef test_it():\n    same(f(1), 2)",
+    "a module that the test imports itself": "import math\nassert math.isclose(f(1), 2)",
+    "a module that nobody imports": "assert math.isclose(f(1), 2)",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_no_verdict_is_made_by_the_tested_code(judged, forgery):
-    tests = [
-        "assert f(1) == 8",
-        "import math\nassert math.isclose(f(1), 8)",
-        "assert all(f(i) == 8 for i in range(2))",
-        "assert all(map(lambda i: f(i) == 8, range(2)))",
-    ]
-    assert judged(FORGERIES[forgery], tests, "fraction") == 0.0
+@pytest.mark.parametrize("name", ASSERTING)
+def test_a_test_that_asserts_passes_right_code_alone(judged, name):
+    assert judged("def f(x): return x + 1", ASSERTING[name]) == 1.0
+    assert judged("def f(x): return 0", ASSERTING[name]) == 0.0
+    assert judged("g = 1", ASSERTING[name]) == 0.0
 
 
-def test_a_hanging_program_fails_in_time_and_what_passed_before_counts_as_a_fraction(judged):
-    code = "def f(x):\n    while x: pass\n    return 0"
-    with contextlib.closing(CodeReward(60.0, give="fraction", limit=1.0, processes=1)) as made:
-        passed = asyncio.run(made(make_sample(code), {"tests": ["assert f(0) == 0", "assert f(1) == 0"]}))
-    assert passed == 0.5
+def test_a_list_that_should_have_been_gone_through_and_is_empty_fails(judged):
+    test = "for got, wanted in zip(f(1), [1, 2]):\n    assert got == wanted"
+    assert (judged("def f(x): return [1, 2]", test), judged("def f(x): return []", test)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("import not_there\nassert f(1) == 2", "imports not_there"),
+        ("from unittest.mock import patch\nassert f(1) == 2", "unittest.mock"),
+        ("import pytest\ndef test_it(monkeypatch):\n    assert f(1) == 2", 'fixture "monkeypatch"'),
+        ("import pytest\ndef test_it():\n    with pytest.warns(UserWarning):\n        f(1)", "pytest.warns"),
+        ("class Own(f):\n    pass\nassert Own", "derives a class"),
+    ],
+    ids=["a package", "mocks", "a fixture", "warnings", "a derived class"],
+)
+def test_what_a_test_needs_and_is_not_there_is_an_error_of_the_row(judged, test, said):
+    with pytest.raises(RewardError, match=said):
+        judged("def f(x): return x + 1", test)
+
+
+HANGS = "def f(x):\n    while x: pass\n    return 0"
+
+
+@pytest.mark.parametrize(
+    "tests", [["assert f(1) == 0", "assert f(0) == 0"], ["assert f(0) == 0", "assert f(1) == 0"]], ids=["first", "last"]
+)
+def test_a_test_that_hangs_takes_nothing_with_it_wherever_it_is(tests):
+    with contextlib.closing(CodeReward(60.0, give="fraction", limit=0.5, processes=2)) as made:
+        assert asyncio.run(made(make_sample(HANGS), {"tests": tests})) == 0.5
+        functions = "\n".join(f"def test_{number}():\n    {each}" for number, each in enumerate(tests))
+        assert asyncio.run(made(make_sample(HANGS), {"test": functions})) == 0.5
+
+
+@pytest.mark.parametrize("memory", [64, 128, 192, 256, 320])
+def test_little_memory_is_enough_for_small_programs(memory):
+    with contextlib.closing(CodeReward(60.0, memory_mb=memory, processes=1)) as made:
+        assert asyncio.run(made(make_sample("def f(x): return 0"), {"tests": ["assert f(0) == 0"]})) == 1.0
+
+
+def test_less_memory_than_python_needs_is_refused():
+    with pytest.raises(SpecError, match="64 at least"):
+        CodeReward(60.0, memory_mb=63)
 
 
 def test_a_test_that_passes_a_function_is_an_error_and_no_failure(judged):
     with pytest.raises(RewardError, match="passes function"):
         judged("def f(g): return g(1)", ["assert f(lambda x: x) == 1"])
-
-
-@pytest.mark.parametrize("tests", [None, [], [3], {"a": 1}, "", [{"input": "x"}], {"inputs": ["a"], "outputs": []}])
-def test_rows_without_readable_tests_are_errors(tests):
-    with pytest.raises(RewardError, match='column "tests"'):
-        read_tests({"tests": tests}, "tests")
-
-
-def test_tests_are_read_from_json_and_from_lists_of_inputs_and_outputs():
-    assert read_tests({"tests": '{"inputs": ["1"], "outputs": [2]}'}, "tests") == ([("1", "2")], [])
-    assert read_tests({"tests": '["assert f(1)"]'}, "tests") == ([], ["assert f(1)"])
-    assert read_tests({"tests": "[f(1)] == [2] or fail"}, "tests") == ([], ["[f(1)] == [2] or fail"])
-
-
-def test_the_last_block_counts_also_one_that_is_cut_off():
-    assert find_code("```python\na\n```\ntext\n```\nb\n```") == "b"
-    assert find_code("```py\na\nb") == "a\nb"
-    assert find_code("x = 1") == "x = 1"
 
 
 def test_a_run_names_it_code_and_a_sandbox_that_fails_marks_the_sample():
@@ -162,3 +172,9 @@ def test_unknown_options_name_the_known_ones():
         Mixture((RewardSpec(function="code", options={"language": "c"}),))
     with pytest.raises(SpecError, match="use all or fraction"):
         Mixture((RewardSpec(function="code", options={"give": "some"}),))
+
+
+@pytest.mark.parametrize("wrong", [{"limit": "5"}, {"limit": 0}, {"processes": 0}, {"column": 3}])
+def test_options_of_another_kind_are_refused(wrong):
+    with pytest.raises(SpecError, match="give positive numbers, and a column's name"):
+        CodeReward(30.0, **wrong)

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.algos.denoising import values_of
 from penstock.core.types import PromptKey, Sample, SampleKey
-from penstock.rewards.pictures import compressible
+from penstock.rewards.built_in import compressible
 from penstock.rewards.runner import BUILT_IN
 
 pytest.importorskip("PIL")

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.errors import RewardError
-from penstock.rewards.ensemble import combined
+from penstock.rewards.model import combined
 
 SCORES = [[1.0, 2.0], [3.0, 2.0]]  # two models, two samples
 

@@ -10,7 +10,7 @@ from reward_examples import make_group, make_sample, score
 from penstock.config.run import DataSpec, RewardSpec
 from penstock.core.errors import RewardError
 from penstock.data.sources import open_source
-from penstock.rewards.exact import contains, exact_match, find_last_number, last_number
+from penstock.rewards.built_in import contains, exact_match, find_last_number, last_number
 from penstock.rewards.runner import Mixture
 
 

@@ -31,7 +31,7 @@ from penstock.core.types import Group, Prompt, Sampling
 from penstock.data.resolve import register
 from penstock.models.clip import Clip
 from penstock.models.files import save_model
-from penstock.rewards.judge import question, read_number
+from penstock.rewards.looking import question, read_number
 from penstock.runtime import launch
 from penstock.runtime.build import Models, StageRewards
 from penstock.runtime.check import check_rewards
@@ -51,7 +51,7 @@ def test_a_number_is_read_as_a_share_of_the_scale(said, share):
     assert read_number(said, 10) == pytest.approx(share)
 
 
-@pytest.mark.parametrize("said", ["", "eleven", "11", "-1", "7 out of 10", "I say 7", "7 8", "4/5", "nan", "1e1", "99999"])
+@pytest.mark.parametrize("said", ["", "eleven", "11", "-1", "7 out of 11", "I say 7", "7 8", "4/5", "nan", "1e1", "99999"])
 def test_anything_else_is_no_number(said):
     with pytest.raises(RewardError, match="which is no number from 0 to 10"):
         read_number(said, 10)
@@ -131,9 +131,10 @@ def server(answer, heard):
     return uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
 
 
-def says(text):
+def says(text, finish="stop", **more):
     async def answer(body):
-        return JSONResponse({"choices": [{"message": {"role": "assistant", "content": text}}]})
+        message = {"role": "assistant", "content": text, **more}
+        return JSONResponse({"choices": [{"message": message, "finish_reason": finish}]})
 
     return answer
 
@@ -197,11 +198,72 @@ async def silent(body):
     await asyncio.sleep(0.8)  # the server ends no sooner
 
 
+def test_a_judge_reads_an_answer_with_its_special_tokens():
+    model = seeing.built()
+    seen = replace(answered(model, "a dog", seeing.picture()), marked="<answer>a dog</answer>")
+    _, (body,) = judged(says("3"), group_of(seen, prompt="?"), model.text)
+    assert "answer\n<answer>a dog</answer>\n" in body["messages"][0]["content"][-1]["text"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        says("<think>Ten? No: 3 of the legs are missing.</think>\n\n7"),
+        says("Ten? No.</think>7/10"),
+        says("7", reasoning_content="It is a 3."),
+        says([{"type": "thinking", "thinking": []}, {"type": "text", "text": "7."}]),
+        says("**7**"),
+        says("[[7]]"),
+        says("$\\boxed{7}$"),
+        says("Three legs are missing.\nSo it is fair.\n\nRating: [[7]]"),
+        says("**Score:** 7 out of 10"),
+        says("The final rating is 7."),
+        says('{"reason": "legs", "score": 7}'),
+        says("<answer>7</answer>"),
+        says("[THINK]Ten?[/THINK]7"),
+    ],
+    ids=[
+        "think",
+        "think begun by the template",
+        "reasoning_content",
+        "parts",
+        "bold",
+        "brackets",
+        "box",
+        "a rating at the end",
+        "a score out of ten",
+        "a sentence",
+        "JSON",
+        "an answer's tag",
+        "Mistral's thought",
+    ],
+)
+def test_a_judge_that_thinks_first_is_read_after_its_thought(answer):
+    found, (body,) = judged(answer, group_of(generated(), prompt="a cat"))
+    assert found.samples[0].reward == pytest.approx(0.7)
+    assert body["max_tokens"] == 4096
+
+
+def test_the_tokens_that_a_judge_may_take_are_an_option():
+    _, (body,) = judged(says("7"), group_of(generated(), prompt="a cat"), tokens=100)
+    assert body["max_tokens"] == 100
+
+
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
         (says("It is lovely."), "answered 'It is lovely.', which is no number from 0 to 10"),
         (says(None), "which is no number"),
+        (says(None, reasoning_content="7"), "which is no number"),
+        (says("7 or 8"), "which is no number"),
+        (says("-7"), "which is no number"),
+        (says("Rating: 7\nbut I am not sure"), "which is no number"),
+        (says("٧"), "which is no number"),
+        (says("**7** and **8**"), "which is no number"),
+        (says("<think>7"), "whose thought has not ended"),
+        (says("<think>7", finish="length"), "cut after 4096 tokens; raise the option tokens"),
+        (says("1", finish="length"), "cut after 4096 tokens; raise the option tokens"),
+        (says({"score": 7}), "an answer without text"),
         (malformed, "an answer without text"),
         (empty, "an answer without text"),
         (broken, "out of memory"),

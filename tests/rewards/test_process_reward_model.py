@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.errors import RewardError
 from penstock.core.types import Group, Prompt, PromptKey, Row, Sample, SampleKey
-from penstock.rewards.process import WAYS, StepReward, steps_of, summary
+from penstock.rewards.model import WAYS, StepReward, steps_of, summary
 
 PIECES = ["a", "bc", "\n", "\nd", "e\n", "  "]
 

@@ -5,9 +5,11 @@ import functools
 import re
 import threading
 import time
+from decimal import Decimal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from reward_examples import KEY, make_group, make_sample, mixture, score
@@ -134,9 +136,32 @@ def test_a_sample_to_which_nothing_applies_is_failed_never_zero():
     assert (made.inapplicable, made.failures) == (1, {"r0": 0})
 
 
-@pytest.mark.parametrize("value", [np.float32(1), np.int64(1), np.array(1.0), True])
-def test_numpy_numbers_and_booleans_are_scores(value):
+@pytest.mark.parametrize(
+    "value",
+    [np.float32(1), np.int64(1), np.array(1.0), np.bool_(True), True, torch.tensor(1.0, requires_grad=True),
+     torch.tensor(1, dtype=torch.bfloat16), torch.tensor(True)],
+    ids=repr,
+)  # fmt: skip
+def test_numbers_of_numpy_and_torch_and_truth_values_are_scores(value):
     assert rewards(score(mixture(lambda s, c: value), make_group("a"))) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "value", [torch.tensor([0.5, 2.0]), (torch.tensor(0.5), np.float64(2)), np.array([0.5, 2.0])], ids=repr
+)
+def test_scores_of_a_group_may_be_numbers_of_numpy_and_torch(value):
+    def gives(group, columns):
+        return value
+
+    assert rewards(score(mixture(gives), make_group("a", "b"))) == [0.5, 2.0]
+
+
+def test_the_refusal_of_a_score_says_what_was_found():
+    (sample,) = score(mixture(lambda s, c: "1.0"), make_group("a")).samples
+    assert sample.error == (
+        "RewardError: reward \"r0\" returned str '1.0' on prompt gsm8k/0/17#0: "
+        "return a number, a list of numbers (one an action token), or None"
+    )
 
 
 def test_a_raising_function_fails_its_sample_and_no_sibling():
@@ -169,6 +194,13 @@ def test_a_raising_function_fails_its_sample_and_no_sibling():
         ([[1.0, 2.0, 3.0]], "returned list"),
         ([1.0, [2.0], 3.0], "returned list"),
         (1j, "returned complex"),
+        (b"1", "returned bytes"),
+        (np.str_("1"), "returned str"),
+        (Decimal("1"), "returned Decimal"),
+        (np.datetime64("2024-01-05"), "returned date"),
+        ({"score": 1.0, "accuracy": 1.0}, "returned dict"),
+        (torch.tensor([float("nan"), 1.0, 1.0]), "a score must be finite"),
+        (torch.zeros(1, device="meta"), "raised"),
     ],
 )
 def test_what_is_no_score_fails_its_sample_and_no_sibling(value, says):
@@ -402,3 +434,17 @@ def test_numbers_alone_say_nothing_about_steps():
 def test_a_score_too_large_to_be_trained_on_fails_the_sample(value):
     (sample,) = score(mixture(lambda sample, columns: value), make_group("abc")).samples
     assert "within ±1e+09" in sample.error
+
+
+def of_trl(completions, ground_truth, **columns):
+    return [1.0 for _ in completions]
+
+
+def of_verl(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+
+@pytest.mark.parametrize(("function", "said"), [(of_trl, "TRL's take lists"), (of_verl, "verl's are called so")])
+def test_rewards_with_the_arguments_of_others_say_how_they_are_called_here(function, said):
+    with pytest.raises(SpecError, match=said):
+        Mixture((RewardSpec(function=register(function)),))

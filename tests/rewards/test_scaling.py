@@ -10,7 +10,7 @@ from reward_examples import make_group, make_sample, score
 
 from penstock.config.run import RewardScaling, RewardSpec
 from penstock.core.errors import RewardError, SpecError
-from penstock.rewards.length import overlong
+from penstock.rewards.built_in import overlong
 from penstock.rewards.runner import Mixture
 from penstock.rewards.scaling import Moments, scaled
 

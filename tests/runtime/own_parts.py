@@ -14,7 +14,7 @@ from penstock.config.stage import Stage
 from penstock.core.types import Group
 from penstock.loops.learn import Step
 from penstock.runtime.bootstrap import Bootstrap
-from penstock.runtime.roles.column import write_column
+from penstock.runtime.remote import write_column
 from penstock.runtime.stages import StageRuntime
 
 

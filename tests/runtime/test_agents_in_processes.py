@@ -19,7 +19,7 @@ def run_of(**changes):
     """Two steps of imitation, then six of GRPO on few rows."""
     sft, grpo = tools(imitation=2, steps=6).stages
     sft = replace(sft, batch=4, data=replace(sft.data, size=64))
-    environment = EnvironmentSpec(function="agent", turns=3, options={"function": f"{AGENT}:main"})
+    environment = EnvironmentSpec(function="agent", turns=3, show_tools=False, options={"function": f"{AGENT}:main"})
     rewards = (RewardSpec(function="environment"),)
     grpo = replace(grpo, batch=2, samples=4, environment=environment, rewards=rewards, evaluation=None, max_lag=2)
     return replace(tools(), stages=(sft, grpo), headline="", **changes)

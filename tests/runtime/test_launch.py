@@ -21,8 +21,9 @@ from penstock.engine.generator import EmbeddedGenerator
 from penstock.loops.learn import Trainer
 from penstock.models.language_model import LanguageModel
 from penstock.runtime import launch
+from penstock.runtime.folder import RunFolder
+from penstock.runtime.launching import travelling
 from penstock.runtime.listeners import Delivery
-from penstock.runtime.travelling import travelling
 from penstock.train.learner import DeviceLearner
 
 
@@ -94,9 +95,17 @@ def test_an_interrupt_says_how_to_go_on_and_that_works(
 
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "step", interrupted)
-        with pytest.raises(KeyboardInterrupt, match=rf"stopped; go on with: penstock train --resume {tmp_path / 'run'}"):
-            launch(run, tmp_path / "run")
-    assert model_of(launch(run, tmp_path / "run", resume=True)) == model_of(whole[0])
+        with pytest.raises(KeyboardInterrupt, match=r"stopped; go on with: the same penstock.train\(…") as stopped:
+            penstock.train(run, folder=tmp_path / "run", progress=False)
+    assert f'folder="{tmp_path / "run"}", resume=True), or' in str(stopped.value)
+    assert f"penstock train RECIPE --resume {tmp_path / 'run'}; for rows-" in str(stopped.value)
+    assert model_of(penstock.train(run, folder=tmp_path / "run", resume=True, progress=False)) == model_of(whole[0])
+
+
+def test_a_run_whose_rows_are_in_a_file_goes_on_by_the_command_line(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(run_of(sft(data=DataSpec(source="rows.jsonl"))))
+    assert folder.way_on == f"go on with: penstock train --resume {tmp_path / 'run'}"
 
 
 def test_rows_at_hand_travel_in_a_file_of_the_same_rows(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import penstock
 from penstock.ckpt.store import CheckpointStore
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import EvaluationSpec, RewardSpec, Run
-from penstock.observe.breakers import LIMITS
+from penstock.observe.history import LIMITS
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime import launch
 from penstock.train.learner import DeviceLearner

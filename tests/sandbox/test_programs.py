@@ -155,3 +155,18 @@ def test_the_python_tool_gives_what_is_printed_and_errors_as_text(jail):
 def test_an_unknown_sandbox_names_those_there_are():
     with pytest.raises(SpecError, match="use jail, docker:IMAGE"):
         open_sandbox("chroot")
+
+
+OWN_PACKAGES = """
+import importlib.util, site, sys, sysconfig
+own = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | set(site.getsitepackages())
+print([path for path in sys.path if path in own or path.endswith("-packages")])
+print([name for name in ("pip", "setuptools", "wheel", "numpy") if importlib.util.find_spec(name)])
+exit()
+"""
+
+
+def test_packages_of_the_machine_cannot_be_imported():
+    """What a program is worth is the same on every node, whatever is installed next to the interpreter."""
+    outcome = outcome_of("trusted", OWN_PACKAGES)
+    assert (outcome.stdout, outcome.exit) == ("[]\n[]\n", 0)

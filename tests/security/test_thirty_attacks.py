@@ -30,9 +30,9 @@ from penstock.cli.commands.feedback_serve import Serve as FeedbackServe
 from penstock.cli.commands.serve import Serve
 from penstock.cli.commands.ui import Ui
 from penstock.core.errors import SpecError
+from penstock.feedback.service.accounts import Passwords
 from penstock.feedback.service.app import FeedbackApp
 from penstock.feedback.service.context import Context, Settings
-from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.store import Store
 from penstock.product.routes import ProductRoutes
 from penstock.serve.guard import Access

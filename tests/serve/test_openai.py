@@ -216,7 +216,7 @@ async def test_half_a_character_is_no_json(serve):
 REFUSED_CHATS = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
-    ({"messages": [{"role": "king", "content": "x"}]}, "role"),
+    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
     ({"top_logprobs": 2, "logprobs": True}, "top_logprobs"),
@@ -273,3 +273,48 @@ async def test_an_error_of_the_engine_in_a_stream_is_an_event(serve):
         events, last = await streamed(client, "/v1/completions", PROMPT)
     assert events[-1]["error"]["type"] == "server_error"
     assert last == "[DONE]"
+
+
+async def test_tool_calls_without_a_content_and_metadata_are_taken(serve):
+    call = {"id": "call00000", "type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
+    turns = [
+        CHAT["messages"][0],
+        {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None, "annotations": []},
+        {"role": "tool", "content": "7", "tool_call_id": "call00000"},
+    ]
+    asked = CHAT | {"messages": turns, "metadata": {"run": "a"}, "max_tokens": 2, "return_token_ids": True}
+    async with serve() as (client, service):
+        answer = (await client.post("/v1/chat/completions", json=asked)).json()
+        said = service.text.tokenizer.decode(answer["prompt_token_ids"])
+    assert '<tool_call>\n{"name": "add", "arguments": {"a": 3}}\n</tool_call>' in said
+    assert "7" in said.partition("</tool_call>")[2]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "assistant", "content": None}, {"role": "assistant", "content": None, "tool_calls": {}},
+        {"role": "assistant", "content": None, "tool_calls": ["add"]}, {"role": "user", "content": "a", "colour": "red"},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": 3}}]},
+        {"role": "assistant", "content": "7", "reasoning_content": "3 + 4"}, {"role": ["user"], "content": "a"}, "a",
+        {"role": "user", "content": [{"type": ["text"], "text": "a"}]}, {"role": "tool", "content": "a", "tool_call_id": 3},
+        {"role": "assistant", "tool_calls": {"function": {"name": "add"}}},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": "[1]"}}]},
+    ],
+)  # fmt: skip
+async def test_turns_that_would_not_arrive_whole_are_refused(serve, turn):
+    (answer,) = await posted(serve, "/v1/chat/completions", [CHAT | {"messages": [CHAT["messages"][0], turn]}])
+    assert answer.status_code == 400
+
+
+async def test_log_probs_of_a_part_of_a_character_have_its_bytes(serve, text):
+    """The bytes of all tokens together are the text, whatever its characters were cut into."""
+    async with serve() as (client, _):
+        asked = CHAT | {"logprobs": True, "max_tokens": 60, "return_token_ids": True}
+        (choice,) = (await client.post("/v1/chat/completions", json=asked)).json()["choices"]
+    pieces = choice["logprobs"]["content"]
+    assert any("\ufffd" in piece["token"] for piece in pieces)
+    assert all(piece["bytes"] is not None for piece in pieces)
+    ended = len(pieces) - (choice["token_ids"][-1] in text.ends)
+    spelled = b"".join(bytes(piece["bytes"]) for piece in pieces[:ended])
+    assert spelled.decode("utf-8", "replace") == text.tokenizer.decode(choice["token_ids"][:ended])

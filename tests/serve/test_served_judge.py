@@ -24,6 +24,7 @@ from penstock.feedback.quality.reliability import Share
 from penstock.feedback.records import Item, Response, Task
 from penstock.feedback.store import Store
 from penstock.runtime.judging import ask_judges, both_orders
+from penstock.serve.judge import OneWord
 from serving import TOKEN, running, service_of, serving
 
 RECORDED = json.loads(Path(__file__).with_name("judge_exchanges.json").read_text())
@@ -105,6 +106,32 @@ def test_an_answer_that_is_no_exchange_of_the_api_is_named():
 
     with pytest.raises(GenerationError, match="404"):
         played(scenario)
+
+
+class Talk:
+    """A server that is not up when it is asked for the first time, and answers with the model's name."""
+
+    def __init__(self):
+        self.listed = 0
+
+    async def get(self, path):
+        self.listed += 1
+        if self.listed == 1:
+            raise ConnectionLost("not up yet")
+        return {"data": [{"id": "the model"}]}
+
+    async def post(self, path, body):
+        return {"choices": [{"message": {"content": body["model"]}}]}
+
+
+async def test_a_judge_finds_its_model_once_and_again_after_a_failure():
+    judge = OneWord("http://127.0.0.1:1", "", 1.0)
+    await judge.close()
+    judge._talk = Talk()
+    with pytest.raises(ConnectionLost):
+        await judge.ask("?")
+    assert await asyncio.gather(judge.ask("?"), judge.ask("?")) == ["the model"] * 2
+    assert judge._talk.listed == 2
 
 
 def test_a_server_that_is_not_there_is_named():

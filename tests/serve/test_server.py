@@ -12,8 +12,7 @@ import tiny_models
 from penstock.core.types import WeightUpdate
 from penstock.weights.channels import channel
 from penstock.weights.folder import PREFIX
-from penstock.weights.snapshot import sums_of, table_checksum
-from penstock.weights.upload import pack
+from penstock.weights.snapshot import pack, sums_of, table_checksum
 from prometheus_text import read
 
 LONG = {"prompt": "3 + 4 =", "max_tokens": 100, "seed": 5}

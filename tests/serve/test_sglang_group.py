@@ -22,7 +22,7 @@ from penstock.core.errors import GenerationError, SpecError, WeightError
 from penstock.core.types import WeightUpdate
 from penstock.models.files import save_model
 from penstock.runtime.engines import EngineStart, opened
-from penstock.weights.engine_group import EngineGroup
+from penstock.weights.process_group import EngineGroup
 from serving import running
 from sglang_group import GroupAnswers
 from tiny_models import request

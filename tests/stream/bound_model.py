@@ -21,9 +21,8 @@ from stream_examples import generated
 from penstock.core.types import Group, Version
 from penstock.stream.enrichment import changes
 from penstock.stream.entry import Ticket
-from penstock.stream.gate import MAX_FAILED_OWNERS, Gate
+from penstock.stream.gate import MAX_FAILED_OWNERS, Gate, Ledger
 from penstock.stream.leases import Lease
-from penstock.stream.ledger import Ledger
 from penstock.stream.rules import Rules
 from penstock.stream.staleness import PATIENCE
 from penstock.stream.weight_registry import WeightRegistry

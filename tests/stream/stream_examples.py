@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.clock import Clock
 from penstock.core.types import Group, Prompt, PromptKey, Sample, SampleKey
 from penstock.stream.entry import Ticket
 from penstock.stream.gate import Gate
 from penstock.stream.leases import Lease
 from penstock.stream.rules import Rules
-from penstock.stream.stream import LearnerClient, Stream, Worker
+from penstock.stream.stream import Clock, LearnerClient, Stream, Worker
 
 
 def sample(key: PromptKey, place: int, versions: Sequence[int]) -> Sample:

@@ -6,11 +6,10 @@ from hypothesis import strategies as st
 from stream_examples import generated, scored
 
 from penstock.core.errors import StreamError
-from penstock.stream.batch_selectors import BATCH_SELECTORS, balanced, fifo, priority
 from penstock.stream.entry import Entry, Ticket
 from penstock.stream.gate import Gate
 from penstock.stream.lag import token_versions
-from penstock.stream.rules import Rules
+from penstock.stream.rules import BATCH_SELECTORS, Rules, balanced, fifo, priority
 
 
 def ready_of(*groups):

@@ -14,9 +14,8 @@ from bound_tasks import Tasks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.stream.batch_selectors import BATCH_SELECTORS
 from penstock.stream.enrichment import REFERENCE, REWARD, EnrichmentStep
-from penstock.stream.rules import Rules
+from penstock.stream.rules import BATCH_SELECTORS, Rules
 
 BATCHES = 12
 

@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stream.ledger import Ledger
+from penstock.stream.gate import Ledger
 
 
 def ledger_of(*ordinals, version=1):

@@ -15,7 +15,10 @@ from penstock.sweep.plan import Plan
 
 SWEEP = ("sweep", f"{RECIPES}:tiny")
 REFUSED = {
-    "an unknown field": (("--grpo.learner.lr", "1e-5..1e-3"), 'unknown field "lr" of LearnerSpec'),
+    "an unknown field": (
+        ("--grpo.learner.lr", "1e-5..1e-3"),
+        "unknown flag --grpo.learner.lr; here it is --grpo.learner.learning_rate",
+    ),
     "an empty range": (("--grpo.learner.learning_rate", "1e-3..1e-5"), "the range is empty; write LOW..HIGH"),
     "a value that the field cannot have": (("--grpo.batch", "0..4"), "batch=0; at least 1"),
     "a choice that the field cannot have": (("--grpo.learner.schedule", "constant,wavy"), "'wavy' is not one of"),

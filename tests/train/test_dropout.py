@@ -2,7 +2,7 @@
 
 import torch
 
-from penstock.models.dropout import dropped
+from penstock.models.language_policy import dropped
 
 
 def test_token_dropout_never_zeroes_an_end_token(tiny):

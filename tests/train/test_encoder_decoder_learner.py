@@ -20,7 +20,7 @@ from learner_examples import (
 from penstock.algos.bradley_terry import BradleyTerry
 from penstock.core.contracts import Denominator
 from penstock.core.types import Row
-from penstock.models.dropout import dropped
+from penstock.models.language_policy import dropped
 
 LOGP, VALUE, SCORE = frozenset({"logp"}), frozenset({"logp", "value"}), frozenset({"score"})
 each_architecture = pytest.mark.parametrize("architecture", tiny_t5.ARCHITECTURES)

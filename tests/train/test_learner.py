@@ -32,7 +32,7 @@ from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import LanguagePolicy
 from penstock.models.packing import lay_out
 from penstock.train.learner import Scoring
-from penstock.train.schedule import rate_at
+from penstock.train.optimizer import rate_at
 
 LOGP = frozenset({"logp"})
 VALUE = WeightedLoss(frozenset({"value"}))

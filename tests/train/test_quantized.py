@@ -22,8 +22,7 @@ from penstock.config.learner import LoRA
 from penstock.core.errors import ModelError
 from penstock.models.files import load_model, save_model
 from penstock.models.language_policy import AdapterOffPolicy
-from penstock.models.lora import linear_layers
-from penstock.models.quantized import quantized_layers
+from penstock.models.lora import linear_layers, quantized_layers
 from penstock.train.learner import Scoring
 
 SPEC = LoRA(rank=2, alpha=8.0, quantize="nf4")

@@ -26,10 +26,10 @@ from penstock.models.presets import preset_shape
 from penstock.net.blocking import BlockingLink
 from penstock.plan.memory import footprint, rank_footprint
 from penstock.train import fleet as fleets
+from penstock.train.fsdp import check_plan
 from penstock.train.launcher import Launcher
 from penstock.train.learner import LearnerPlan
 from penstock.train.ranks import learner_of
-from penstock.train.tensor_parallel import check_plan
 
 
 @dataclass(frozen=True)

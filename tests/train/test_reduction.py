@@ -6,7 +6,7 @@ from torch import nn
 
 from penstock.config.learner import LearnerSpec
 from penstock.train.optimizer import Masters
-from penstock.train.reduction import Reduction
+from penstock.train.part import Reduction
 
 INPUT = torch.arange(8.0).view(2, 4)
 

@@ -17,8 +17,7 @@ import torch
 from penstock.core.errors import ConnectionLost, RanksLost, WireError
 from penstock.net.blocking import BlockingLink
 from penstock.train import fleet as fleets
-from penstock.train.launcher import RankHandle
-from penstock.train.remote_launcher import RemoteLauncher
+from penstock.train.launcher import RankHandle, RemoteLauncher
 from penstock.train.rendezvous import Rendezvous, connect_to_learner
 
 TOKEN = "of this run"

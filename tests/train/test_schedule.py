@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.config.run import LearnerSpec
-from penstock.train.schedule import rate_at
+from penstock.train.optimizer import rate_at
 
 
 @pytest.mark.parametrize(

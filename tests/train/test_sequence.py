@@ -10,8 +10,8 @@ from torch.nn import functional
 from penstock.config.strategies import FSDP2
 from penstock.core.errors import ModelError
 from penstock.models.attention import LayerAttention, single_row_plan
+from penstock.train.fsdp import check_plan
 from penstock.train.sequence import Sequence, SplitPlan, copies_of_keys
-from penstock.train.tensor_parallel import check_plan
 
 BATCH = SimpleNamespace(
     plan=SimpleNamespace(),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.core.errors import WeightError
-from penstock.weights.delta import PARTS, apply, difference
+from penstock.weights.disk import PARTS, apply, difference
 
 images = hnp.arrays(np.uint8, st.integers(0, 200).map(lambda n: 2 * n))
 

@@ -32,6 +32,9 @@ def completed(example: Mapping[str, Any], column: str, tokenizer: Encoder) -> tu
             there = ", ".join(map(str, example)) or "nothing"
             raise DataError(f'an example needs the text "{name}", got {example.get(name)!r}; the example has {there}')
     prompt, completion = tokenizer.pair(example["prompt"], example[column])
+    if any(token in tokenizer.ends for token in completion[:-1]):
+        raise DataError(f"the {column} spells an end mark before its end ({example[column][-60:]!r}), where every answer ends; "
+                        "leave it out, or give turns as messages")  # fmt: skip
     if not completion or completion[-1] not in tokenizer.ends:
         completion = [*completion, tokenizer.end]
     tokens_T = np.array([*prompt, *completion], np.int32)

@@ -26,7 +26,7 @@ from penstock.ckpt.entries import Entry, Position, kept
 from penstock.ckpt.fence import ATTEMPT
 from penstock.ckpt.objects import Objects
 from penstock.ckpt.store import QUARANTINE, SCORES
-from penstock.core.errors import CheckpointError
+from penstock.core.errors import CheckpointError, first_line
 from penstock.core.files import write_json
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
@@ -158,7 +158,7 @@ class Mirror:
                 return
 
     def _failed(self, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        said = first_line(error)[:300]
         if self._away is None or self._away[1] != said:
             since = self._away[0] if self._away else time.monotonic()
             self._away = since, said

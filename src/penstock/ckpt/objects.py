@@ -1,17 +1,13 @@
-"""Objects under a URL: the one place that knows of fsspec, whose file systems take credentials from the environment."""
+"""Objects under a URL, in one of fsspec's file systems."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import SpecError
-
-EXTRAS = {"s3": "s3", "s3a": "s3"}
-"""The extra that a URL's scheme needs; all others: ``storage``, and the file system's own package."""
+from penstock.core.storage import file_system
 
 
 class Objects:
@@ -30,14 +26,7 @@ class Objects:
         self._folders = scheme in ("file", "local")
         options: dict[str, Any] = {"auto_mkdir": True} if self._folders else {"use_listings_cache": False}
         options["skip_instance_cache"] = True  # credentials may be others by now
-        try:
-            core = importlib.import_module("fsspec.core")
-            self.fs, self.root = core.url_to_fs(self.url, **options)
-        except ImportError as error:
-            extra = EXTRAS.get(scheme, "storage")
-            raise SpecError(f"checkpoint.store={url}: {error}; pip install 'penstock[{extra}]'") from error
-        except ValueError as error:
-            raise SpecError(f"checkpoint.store={url}: {error}; use file://, s3://, gs:// or another of fsspec's") from error
+        self.fs, self.root = file_system(self.url, "checkpoint.store", **options)
         self.root = self.root.rstrip("/")
 
     def __truediv__(self, name: str) -> str:

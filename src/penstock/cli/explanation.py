@@ -10,8 +10,7 @@ from penstock.config.placing import placement_lines
 from penstock.config.run import Online, Run
 from penstock.models.presets import Shape, draws_pictures, shape_behind
 from penstock.plan.advice import advice
-from penstock.plan.memory import cache, footprint, size_text, stage_memory, trained_parameters
-from penstock.plan.traffic import moved
+from penstock.plan.memory import cache, footprint, moved, size_text, stage_memory, trained_parameters
 from penstock.runtime.check import check_shapes
 from penstock.runtime.supervise import rules_of, threads_of
 

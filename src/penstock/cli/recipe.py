@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from tyro.conf import Positional
 
 from penstock.cli.command import HELP, Command, called, flags_of, hinted, parse
+from penstock.config.elsewhere import instead
 from penstock.config.spec import field_types, suggestion
 from penstock.core.errors import PenstockError, SpecError, blame
 
@@ -88,7 +89,7 @@ def find(name: str) -> Recipe:
     if name in known:
         return known[name]
     if is_reference(name):
-        return resolve(name)
+        return _recipe(resolve(name), name)
     if Path(name).name == "run.json":
         from penstock.runtime.folder import RunFolder
 
@@ -99,7 +100,21 @@ def find(name: str) -> Recipe:
         return saved
     if name.endswith(".py"):
         raise SpecError(f'"{name}" is a file; name the function in it that returns the run: {name}:FUNCTION')
+    holds = {"run.json": "the folder of a run (its run.json is a recipe)", "config.json": "a model's folder"}
+    if what := [what for file, what in holds.items() if (Path(name) / file).is_file()]:
+        raise SpecError(f'"{name}" is {what[0]}, and no recipe; penstock.train(…) and penstock.check(…) in Python take a model')
+    if Path(name).is_file():
+        raise SpecError(f'"{name}" is a file of data, perhaps; a recipe names it in a stage: --STAGE.data.source {name}')
     raise SpecError(f'unknown recipe "{name}"{suggestion(name, known)} (or write FILE.py:FUNCTION)')
+
+
+def _recipe(found: Callable[..., Any], name: str) -> Recipe:
+    """What a user's name stands for, if it may be a recipe. Raises SpecError where it is something else."""
+    untyped = [str(one) for one in inspect.signature(found).parameters.values() if one.annotation is one.default is one.empty]
+    if isinstance(found, type) or untyped:
+        what = "a class" if isinstance(found, type) else f"a function of ({', '.join(untyped)})"
+        raise SpecError(f'"{name}" is {what}, and no recipe; name a function that returns a Run, whose parameters have types')
+    return found
 
 
 def build(name: str, words: Sequence[str], engine: str = "", known: Sequence[str] = ()) -> Run:
@@ -159,6 +174,7 @@ def pairs(words: Sequence[str]) -> list[tuple[str, str]]:
 def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
     """The run a recipe returns. Raises SpecError where the recipe fails or returns no run."""
     from penstock.config.run import Run
+    from penstock.core.types import Sampling
 
     try:
         run = recipe(**values)
@@ -167,9 +183,11 @@ def call(recipe: Recipe, name: str, values: Mapping[str, Any]) -> Run:
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        raise SpecError(f'recipe "{name}" raised {type(error).__name__}: {error} ({where})') from error
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        said = instead(unknown[1], {"": Sampling}) if unknown else ""
+        raise SpecError(f'recipe "{name}" raised {type(error).__name__}: {error}{said} ({where})') from error
     if not isinstance(run, Run):
-        raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run')
+        raise SpecError(f'recipe "{name}" returned {type(run).__name__}, not a Run; name a function that returns a Run')
     return run
 
 

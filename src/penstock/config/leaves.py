@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from penstock.config.elsewhere import as_flag, has, instead
 from penstock.config.run import Run
 from penstock.config.spec import field_types, override, parse, plain, suggestion, unchecked
 from penstock.core.errors import SpecError
@@ -48,6 +49,10 @@ def set_leaf(
     head, _, rest = path.partition(".")
     stages = {stage.name.replace("-", "_"): stage.name for stage in run.stages}
     owners = [stage.name for stage in run.stages if head in field_types(type(stage)) and head not in ("name", "model")]
+    asked, at = (rest, (stages[head],)) if head in stages else (path, tuple(stages.values()))
+    holders = {"": {**vars(run), "folder": "", "resume": ""}, **{f"{one.name}.": one for one in run.stages if one.name in at}}
+    if asked and not any(has(held, asked) for held in holders.values()) and (said := instead(asked, holders, as_flag)):
+        raise SpecError(f"unknown flag --{path}{said}")
     if head in stages:
         if not rest:
             raise SpecError(f"--{head} is a stage; set one of its fields, such as --{head}.steps {text}")

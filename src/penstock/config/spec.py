@@ -16,6 +16,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+from penstock.config.elsewhere import instead
 from penstock.core.errors import SpecError
 from penstock.core.network import require_no_password
 
@@ -65,6 +66,8 @@ def spec(cls: type[SpecType]) -> type[SpecType]:
 
     @functools.wraps(build)
     def checked(self: SpecType, **fields: Any) -> None:
+        if unknown := sorted(fields.keys() - made.__dataclass_fields__.keys()):
+            raise SpecError(f'{made.__name__}: unknown field "{unknown[0]}"{other_name(unknown[0], made)}')
         for name, (bound, usual) in _bounds(made).items():
             value = fields.get(name, usual)
             require(bound.holds(value), f"{made.__name__}.{name}={value} must be {bound.words}; {usual} is usual")
@@ -104,6 +107,11 @@ def suggestion(name: str, known: typing.Iterable[str]) -> str:
     return f"; known are: {', '.join(options)}"
 
 
+def other_name(name: str, holder: Any) -> str:
+    """What is here in the place of a field that a spec, or its class, has not: what TRL or verl call so, or what is close."""
+    return instead(name, {"": holder}) or suggestion(name, holder.__dataclass_fields__)
+
+
 def parse(cls: type[SpecType], value: Any, path: str = "") -> SpecType:
     """Build a spec of class ``cls`` from a mapping of plain values.
 
@@ -116,10 +124,10 @@ def parse(cls: type[SpecType], value: Any, path: str = "") -> SpecType:
     if not isinstance(value, Mapping):
         raise SpecError(f"{where}: expected the fields of {cls.__name__}, got {value!r}")
     known = field_types(cls)
-    given = {key: item for key, item in value.items() if key != "kind"}
+    given = {key: item for key, item in value.items() if key != "kind" or "kind" in known}
     for key in given:
         if key not in known:
-            raise SpecError(f'{where}: unknown field "{key}"{suggestion(key, known)}')
+            raise SpecError(f'{where}: unknown field "{key}"{other_name(key, cls)}')
     built = {key: convert(known[key], item, f"{path}.{key}" if path else key) for key, item in given.items()}
     try:
         return cls(**built)
@@ -254,7 +262,7 @@ def override(target: SpecType, path: str, text: str, change: Callable[..., Any] 
     head, _, rest = path.partition(".")
     known = field_types(type(target))
     if head not in known:
-        raise SpecError(f'unknown field "{head}" of {type(target).__name__}{suggestion(head, known)}')
+        raise SpecError(f'unknown field "{head}" of {type(target).__name__}{other_name(head, target)}')
     current = getattr(target, head)
     if rest and isinstance(current, tuple):
         name, _, deeper = rest.partition(".")

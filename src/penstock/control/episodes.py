@@ -36,10 +36,12 @@ class EpisodeLog:
         return self.note(self.ended(fragment), fragment.steps)
 
     def ended(self, fragment: Fragment) -> list[tuple[float, int]]:
-        """Returns and lengths of the episodes that ended in a fragment, which follows on the one before, or begins anew."""
+        """Returns and lengths of the episodes that ended in a fragment, which follows on the one before, or begins anew. A
+        reward that is not finite adds nothing here; nothing of its batch is trained on."""
         anew_N = fragment.start_TN[0]
         self.return_N[anew_N], self.length_N[anew_N] = 0, 0
-        reward_TN, acted_TN = fragment.reward_TN.cumsum(0, np.float64), fragment.acted_TN.cumsum(0)
+        reward_TN = np.nan_to_num(fragment.reward_TN, posinf=0.0, neginf=0.0).cumsum(0, np.float64)
+        acted_TN = fragment.acted_TN.cumsum(0)
         found, ends = [], fragment.ends
         over_K = ends.terminated_K | ends.truncated_K
         for step, index in zip(ends.step_K[over_K].tolist(), ends.environment_K[over_K].tolist(), strict=True):

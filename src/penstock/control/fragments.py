@@ -163,3 +163,13 @@ def side_by_side(fragments: Sequence[Fragment]) -> Fragment:
         ends=Ends(**ends),
         following_K=np.concatenate([part.following_K for part in fragments]),
     )
+
+
+def not_finite(fragment: Fragment) -> str:
+    """What an environment gave that is no finite number, and where; empty where all is well."""
+    for name, values_TN in (("reward", fragment.reward_TN), ("observation", fragment.observation_TNF)):
+        if values_TN.dtype.kind == "f" and not np.isfinite(values_TN).all():
+            step, environment = np.argwhere(~np.isfinite(values_TN))[0][:2].tolist()
+            where = f"at step {step} of a fragment"
+            return f"environment {environment} gave a {name} that is not finite {where}; nothing of it is learned"
+    return ""

@@ -9,8 +9,7 @@ from penstock.algos.off_policy import DQN, SAC
 from penstock.config.spec import require
 from penstock.control.environments import Environments
 from penstock.control.learning import Labeller, Passes
-from penstock.control.replay import Replay
-from penstock.control.replay_learning import ReplayLabeller
+from penstock.control.replay import Replay, ReplayLabeller
 from penstock.control.replay_policies import SoftActor, ValuesOfOptions
 from penstock.control.stage import Control
 from penstock.core.contracts import Learner

@@ -247,6 +247,9 @@ class Caution:
     """Factor of the learning rate."""
     limit: float = math.inf
     """Gradient norm above which the step is not taken; 0: no step is."""
+    planned: int | None = None
+    """Optimizer steps that the plan has before this one, by which the schedule goes: those that were left out and those that a
+    rollback undid count as well. None: those taken."""
 
 
 FULL_STEP = Caution()

@@ -6,8 +6,12 @@ with code 2. A message says what is wrong, where, and how to mend it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+Reworded = TypeVar("Reworded", bound=Exception)
 
 
 class PenstockError(Exception):
@@ -103,11 +107,27 @@ class NonFiniteError(SkippedStepError):
 
 
 class LargeGradientError(SkippedStepError):
-    """The norm of a gradient is above the limit that was set for the step."""
+    """The norm of a gradient is above the limit that was set for the step; ``norm``: NaN where it is not known."""
+
+    def __init__(self, message: str, norm: float = math.nan) -> None:
+        super().__init__(message)
+        self.norm = norm
 
 
 class NonFiniteStepError(TrainingError):
     """A gradient was NaN or infinite and the step was taken: the weights cannot be used any more."""
+
+
+def reworded(error: Reworded, text: str) -> Reworded:
+    """The same error, with all that it knows, and another message."""
+    made = type(error).__new__(type(error), text)
+    made.__dict__.update(error.__dict__)
+    return made
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, after the name of its kind: what foreign packages say may be long, or nothing."""
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
 
 
 @contextmanager

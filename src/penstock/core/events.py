@@ -7,12 +7,16 @@ few trajectories of a step) and ``sentinel`` (one tripped or cleared). Every lin
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from penstock.core.errors import DataError
 from penstock.core.files import append_to, json_lines, replaced
@@ -110,3 +114,20 @@ def read_events(path: Path) -> Iterator[Event]:
     for event in json_lines(path):
         if isinstance(event, dict) and "kind" in event:
             yield event
+
+
+Kind = Literal["<i4", "<f4"]
+"""Whole numbers or floats of 32 bits, little-endian."""
+
+
+def packed(values: ArrayLike, kind: Kind) -> str:
+    """One-dimensional numbers as text."""
+    return base64.b64encode(np.asarray(values, kind).tobytes()).decode()
+
+
+def unpacked(text: Any, kind: Kind) -> Sequence[Any]:
+    """The numbers in a text of :func:`packed`. Raises ValueError for anything else."""
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r:.40} is no packed text")
+    data = base64.b64decode(text.encode("ascii"), validate=True)  # its errors, and those of other characters, are ValueErrors
+    return np.frombuffer(data, kind).tolist()

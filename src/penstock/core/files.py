@@ -12,6 +12,8 @@ from typing import IO, Any, BinaryIO
 
 LONGEST_LINE = 64 << 20
 """Characters of a log's line."""
+LAST_WORDS = 4000
+"""Bytes at the end of a log in which last words are looked for."""
 
 
 def json_lines(path: Path) -> Iterator[Any]:
@@ -62,6 +64,16 @@ def replaced(path: Path, binary: bool = False, private: bool = False) -> Iterato
         with contextlib.suppress(OSError):  # a name that is too long, or a disk that is gone
             temporary.unlink(missing_ok=True)
         raise
+
+
+def last_words(log: Path | None) -> str:
+    """The last line of a process's log that says something."""
+    if log is None or not log.exists():
+        return ""
+    with open(log, "rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -160,6 +160,8 @@ class Sample(Stepwise):
     extras: Mapping[str, Any] = field(default_factory=dict)
     blobs: tuple[Blob, ...] = ()
     """Images, sounds and videos that it made or was shown; its columns may index them."""
+    marked: str | None = None
+    """The text with the special tokens that it has besides its end; None where it has none."""
 
     def __post_init__(self) -> None:
         steps = len(self.action_T)
@@ -175,6 +177,11 @@ class Sample(Stepwise):
     def valid(self) -> bool:
         """Whether the sample may be trained on: it was scored, nothing failed, and it has an action."""
         return self.error is None and self.reward_T is not None and bool(self.action_T.any())
+
+    @property
+    def raw_text(self) -> str:
+        """The text (of the last turn) with its special tokens, such as an ``<answer>`` that was added as one."""
+        return self.text if self.marked is None else self.marked
 
     @property
     def reward(self) -> float | None:

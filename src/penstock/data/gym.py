@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config.run import DataSpec
 from penstock.config.spec import suggestion
 from penstock.core.errors import DataError, blame
-from penstock.data.rows import DataRow, span
+from penstock.data.rows import DataRow, Rows
 
 
 def _package() -> Any:
@@ -24,15 +24,14 @@ def _package() -> Any:
 class GymRows:
     """Rows of one task with the columns question, answer, metadata, task and entry; each is made when first asked for."""
 
-    def __init__(self, name: str, task: str, made: Any, indices: range) -> None:
-        self.name, self._task, self._made, self._indices = name, task, made, indices
+    def __init__(self, task: str, made: Any) -> None:
+        self._task, self._made = task, made
         self._rows: dict[int, DataRow] = {}
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._made)
 
-    def __getitem__(self, index: int) -> DataRow:
-        place = self._indices[index]
+    def __getitem__(self, place: int) -> DataRow:
         if place not in self._rows:
             with blame(DataError, f"gym:{self._task} row {place}"):
                 entry = self._made[place]
@@ -41,7 +40,7 @@ class GymRows:
         return self._rows[place]
 
 
-def open_gym(spec: DataSpec, task: str, base: Path) -> GymRows:
+def open_gym(spec: DataSpec, task: str, base: Path) -> Rows:
     """``spec.size`` rows of a task after the first ``spec.skip``; ``options`` go to the task, ``seed`` (0) among them.
 
     Raises:
@@ -53,7 +52,7 @@ def open_gym(spec: DataSpec, task: str, base: Path) -> GymRows:
     options = {"seed": 0, **spec.options}
     with blame(DataError, f"gym:{task} with options {options}"):
         made = _package().create_dataset(task, size=spec.skip + spec.size, **options)
-    return GymRows(spec.name or task, task, made, span(spec, spec.skip + spec.size))
+    return Rows.of(spec, task, GymRows(task, made))
 
 
 def gym_entry(task: str, seed: int, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -32,10 +32,10 @@ class MediaStore:
     def __init__(self, folder: Path | None = None, media: Media | None = None) -> None:
         self.blobs = Blobs(folder) if folder is not None else None
         self.vision = media if isinstance(media, Vision) else Vision()
-        self._held: dict[str, bytes] = {}
+        self._held: dict[int, bytes] = {}
+        """Files in memory, by the numbers of their blobs."""
         self._known: dict[bytes, Blob] = {}
         """The blob of what was given before, by its hash."""
-        self._numbers: dict[int, Blob] = {}
 
     def add(self, value: Any, where: str, base: Path, column: str = "image") -> Blob:
         """Keep what a row (``where``) gives in one of the columns of media; paths are relative to ``base``.
@@ -45,17 +45,19 @@ class MediaStore:
         """
         if column == "image":
             given = given_picture(value, where, base)
-            seen = _hash(given if isinstance(given, bytes) else str(given.shape).encode() + given.tobytes())
-            if seen not in self._known:
-                self._known[seen] = self._kept(file_of(picture_of(given, where), where), KIND)
-            return self._known[seen]
+            seen = given if isinstance(given, bytes) else str(given.shape).encode() + given.tobytes()
+            return self._once(seen, lambda: (file_of(picture_of(given, where), where), KIND))
         if column == "video":
             film = thinned(film_of(value, where, base), self.vision, where)
-            seen = _hash(repr((film.frames_FHWC.shape, film.rate)).encode() + film.frames_FHWC.tobytes())
-            if seen not in self._known:
-                self._known[seen] = self._kept(*from_film(film, where))
-            return self._known[seen]
+            seen = repr((film.frames_FHWC.shape, film.rate)).encode() + film.frames_FHWC.tobytes()
+            return self._once(seen, lambda: from_film(film, where))
         return self._kept(*wav_of(sound_of(value, where, base)))
+
+    def _once(self, given: bytes, made: Callable[[], tuple[bytes, str]]) -> Blob:
+        seen = hashlib.blake2b(given, digest_size=32).digest()
+        if seen not in self._known:
+            self._known[seen] = self._kept(*made())
+        return self._known[seen]
 
     def decoded(self, name: int) -> Decoded:
         """The medium of :meth:`content`."""
@@ -65,18 +67,17 @@ class MediaStore:
     def _kept(self, content: bytes, kind: str) -> Blob:
         blob = Blob.of(content, kind)
         if self.blobs is None:
-            self._held[blob.hash] = content
+            self._held[blob.number] = content
         else:
             self.blobs.keep(blob, content, "its row")
-        self._numbers[blob.number] = blob
         return blob
 
     def content(self, name: int) -> bytes:
         """The file of the medium whose blob has this number. Raises DataError where it is not here."""
         if self.blobs is None:
-            if name not in self._numbers:
+            if name not in self._held:
                 raise DataError(f"medium {name:015x} is not in memory; nobody has read the row that it belongs to")
-            return self._held[self._numbers[name].hash]
+            return self._held[name]
         # blobs that came from another process are known by the folder alone
         found = list(self.blobs.folder.glob(f"{name:015x}*"))
         if len(found) != 1:
@@ -138,7 +139,3 @@ def _several(value: Any, column: str) -> bool:
     if column != "video" or not value or isinstance(value[0], list | tuple):
         return True
     return isinstance(value[0], np.ndarray) and value[0].ndim == 4
-
-
-def _hash(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=32).digest()

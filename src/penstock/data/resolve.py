@@ -93,7 +93,7 @@ def resolve(reference: str, base: Path | None = None) -> Callable[..., Any]:
         if reference.startswith(LOCAL):
             raise SpecError(
                 f'"{reference}" exists only in the process that registered it; '
-                "define the function at the top level of a file and name it FILE.py:FUNCTION"
+                "define the function at the top level of a file and name it FILE.py:FUNCTION, or go on from that script"
             )
         if not is_reference(reference):
             raise SpecError(f'"{reference}" is not the name of a function; write MODULE:FUNCTION or FILE.py:FUNCTION')
@@ -125,14 +125,13 @@ def _module(place: str, base: Path | None, reference: str) -> ModuleType:
 
 
 def _named_module(place: str, reference: str) -> ModuleType:
-    try:
-        return importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (place == error.name or place.startswith(error.name + ".")):
+    with blame(SpecError, f'"{reference}": importing {place}'):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
+                raise
             raise SpecError(f'"{reference}": there is no module "{place}"; install it or name a file: FILE.py:…') from error
-        raise SpecError(f'"{reference}": importing {place}: {error}') from error
-    except Exception as error:
-        raise SpecError(f'"{reference}": importing {place}: {type(error).__name__}: {error}') from error
 
 
 def _file_module(path: Path, reference: str) -> ModuleType:

@@ -15,7 +15,7 @@ from penstock.config.run import DataSpec
 from penstock.core.contracts import Source
 from penstock.core.errors import DataError
 from penstock.core.types import Prompt, PromptKey
-from penstock.data.render import Example, Pair, Renderer
+from penstock.data.render import Answered, Renderer
 from penstock.data.rows import DataRow
 from penstock.data.sources import open_source
 
@@ -30,6 +30,45 @@ def order(seed: int, epoch: int, size: int) -> NDArray[np.int64]:
     found = np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")
     found.setflags(write=False)
     return found
+
+
+SHUFFLED = 1 << 20
+"""Rows up to which an epoch's order is held; above, the place of each draw is computed, with no memory and in constant time."""
+LOOKED_THROUGH = 100_000
+"""Rows up to which all are looked at before the first draw where some are to be left out; above, each is in its turn."""
+TRIES = 100
+"""Rows that may be too long one after another."""
+
+
+def mixed(*words: int) -> int:
+    """64 bits that depend on every bit of some whole numbers (splitmix64, Steele et al. 2014)."""
+    state = 0
+    for word in words:
+        state = (state ^ (word & _ALL)) + 0x9E3779B97F4A7C15 & _ALL
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _ALL
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _ALL
+        state ^= state >> 31
+    return state
+
+
+_ALL = (1 << 64) - 1
+
+
+def permuted(place: int, seed: int, epoch: int, size: int) -> int:
+    """Where ``place`` goes in a permutation of ``0 … size-1``, keyed by seed and epoch.
+
+    SOURCE: Black and Rogaway 2002, "Ciphers with arbitrary finite domains": a Feistel network over the next power of four,
+    walked until it is within the size.
+    """
+    half = ((size - 1).bit_length() + 1) // 2
+    low = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & low
+        for turn in range(6):
+            left, right = right, left ^ (mixed(seed, epoch, turn, right) & low)
+        place = left << half | right
+        if place < size:
+            return place
 
 
 class Sampler(Generic[Item]):
@@ -49,6 +88,9 @@ class Sampler(Generic[Item]):
         self.seed = seed
         self.shuffle = shuffle
         self._make = make
+        self._keep: Callable[[Item, int], bool] | None = None
+        self._chosen: dict[int, int] = {}
+        """The rows of draws that were looked at, the newest ones."""
 
     def __len__(self) -> int:
         """Draws in one epoch."""
@@ -63,10 +105,16 @@ class Sampler(Generic[Item]):
     def where(self, keep: Callable[[Item, int], bool]) -> Sampler[Item]:
         """A sampler over the rows that ``keep`` (of the item and its row) says yes to; all are looked at, in order.
 
+        Of more than :data:`LOOKED_THROUGH` rows each is looked at in its turn, and another one, which depends on the draw
+        alone, takes the place of one that is left out.
+
         Raises:
             DataError: none is left.
         """
         kept, name = copy.copy(self), self.source.name
+        if len(self) > LOOKED_THROUGH:
+            kept._keep, kept._chosen = keep, {}
+            return kept
         kept.rows = [row for row in self.rows if keep(self._make(PromptKey(name, 0, row), self.source[row], row), row)]
         if not kept.rows:
             raise DataError(f"{name}: all of its {len(self)} rows are too long; raise too_long.tokens or use a longer context")
@@ -74,8 +122,28 @@ class Sampler(Generic[Item]):
 
     def index(self, ordinal: int) -> int:
         """Which of the source's rows the ``ordinal``-th draw is."""
+        if self._keep is None:
+            return self._sampled(ordinal)
+        if ordinal not in self._chosen:
+            if len(self._chosen) >= 1 << 12:
+                self._chosen.pop(next(iter(self._chosen)))
+            self._chosen[ordinal] = self._kept(ordinal, self._keep)
+        return self._chosen[ordinal]
+
+    def _sampled(self, ordinal: int) -> int:
         epoch, place = divmod(ordinal, len(self))
+        if self.shuffle and len(self) > SHUFFLED:
+            return self.rows[permuted(place, self.seed, epoch, len(self))]
         return self.rows[int(order(self.seed, epoch, len(self))[place]) if self.shuffle else place]
+
+    def _kept(self, ordinal: int, keep: Callable[[Item, int], bool]) -> int:
+        """The row of a draw, or the first of others in its place that stays."""
+        row, name = self._sampled(ordinal), self.source.name
+        for attempt in range(TRIES):
+            if keep(self._make(PromptKey(name, 0, row), self.source[row], row), row):
+                return row
+            row = self.rows[mixed(self.seed, ordinal, attempt) % len(self)]
+        raise DataError(f"{name}: {TRIES} rows one after another are too long; raise too_long.tokens or use a longer context")
 
     def __call__(self, ordinal: int) -> Item:
         """The ``ordinal``-th draw, counted over all epochs from 0."""
@@ -90,12 +158,12 @@ def prompts(spec: DataSpec, base: Path, seed: int) -> Sampler[Prompt]:
     return Sampler(open_source(spec, base), seed, Renderer(spec).prompt, spec.shuffle)
 
 
-def examples(spec: DataSpec, base: Path, seed: int) -> Sampler[Example]:
+def examples(spec: DataSpec, base: Path, seed: int) -> Sampler[Answered]:
     """Prompts with their completions, for supervised fine-tuning."""
     return Sampler(open_source(spec, base), seed, Renderer(spec).example, spec.shuffle)
 
 
-def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Pair]:
+def pairs(spec: DataSpec, base: Path, seed: int) -> Sampler[Answered]:
     """Preference pairs."""
     return Sampler(open_source(spec, base), seed, Renderer(spec).pair, spec.shuffle)
 

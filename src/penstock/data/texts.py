@@ -9,8 +9,10 @@ import numpy as np
 
 from penstock.core.algorithm import Encoder
 from penstock.core.blobs import Blob
+from penstock.core.errors import DataError
+from penstock.core.messages import Message
 from penstock.core.types import IntArray, Prompt
-from penstock.data.render import ARGUMENTS, Message
+from penstock.data.render import ARGUMENTS, Answered
 
 
 class Tokenizer(Encoder, Protocol):
@@ -69,16 +71,23 @@ def prompt_tokens(prompt: Prompt, text: Tokenizer) -> IntArray:
     return np.asarray(reader(prompt, text).prompt(prompt_text(prompt, text)), np.int32)
 
 
-def example_texts(item: Any, text: Tokenizer, every_turn: bool = False) -> dict[str, Any]:
-    """The columns of a prompt, :class:`~penstock.data.render.Example` or :class:`~penstock.data.render.Pair`, and over them its
-    texts by name: ``prompt`` and what follows it; with ``every_turn`` the ``turns`` of an example, (prompt, completion) of each
-    of the assistant's in its conversation."""
-    prompt, answers = (item, {}) if isinstance(item, Prompt) else (item.prompt, item.answers)
+def example_texts(item: Prompt | Answered, text: Tokenizer, every_turn: bool = False) -> dict[str, Any]:
+    """The columns of a prompt or of an example or pair, and over them its texts by name: ``prompt`` and what follows it; with
+    ``every_turn`` the ``turns`` of an example, (prompt, completion) of each of the assistant's in its conversation.
+
+    Raises:
+        DataError: its last turn is the one that is read, and has weight 0.
+    """
+    prompt = item if isinstance(item, Prompt) else item.prompt
     texts, given = dict(prompt.columns), arguments_of(prompt)
+    if isinstance(item, Prompt):
+        return texts | {"prompt": prompt_text(prompt, text)}
     if every_turn:
         turns = [(text.render_chat(said, given), text.render_answer(said, turn, given)) for said, turn in item.turns]
         texts["turns"] = turns
         if turns:
             return texts | {"prompt": turns[-1][0], "completion": turns[-1][1]}
-    texts["prompt"] = prompt_text(prompt, text)
-    return texts | {name: answer_text(prompt, answer, text) for name, answer in answers.items()}
+    if not item.answers:
+        raise DataError(f"{prompt.key}: its last turn has weight 0, so nothing is left to learn; leave the row out")
+    answers = {name: answer_text(prompt, answer, text) for name, answer in item.answers.items()}
+    return texts | {"prompt": prompt_text(prompt, text), **answers}

@@ -12,7 +12,7 @@ from penstock.core.algorithm import FromData
 from penstock.core.errors import DataError, ModelError, SpecError
 from penstock.core.types import Metrics, Prompt, Row, Unit
 from penstock.data.media import illustrated
-from penstock.data.sampler import Sampler, examples, pairs, prompts, row_name
+from penstock.data.sampler import LOOKED_THROUGH, Sampler, examples, pairs, prompts, row_name
 from penstock.data.texts import Tokenizer, example_texts, prompt_tokens, reader
 
 KINDS: dict[str, Callable[..., Sampler[Any]]] = {"pairs": pairs, "examples": examples, "prompts": prompts}
@@ -35,7 +35,7 @@ class Units:
         self.bound = "data.too_long.tokens" if self.limit < context else "the model's context"
         self.sampler = with_media(KINDS[algorithm.data](spec, base, seed), text, base)
         self.counts: Metrics = {}
-        """How many rows of the data were dropped and truncated; none where they are refused."""
+        """How many rows of the data were dropped and truncated; none where they are refused, or looked at in their turn."""
         if rule.cuts and not algorithm.truncates:
             raise SpecError(f"a row of {type(algorithm).__name__} means nothing without its end; set data.too_long=Drop")
         if rule.cuts and text.store is not None:
@@ -45,7 +45,8 @@ class Units:
         if rule.cuts or rule.drops:
             rows, self.cut = len(self.sampler), 0
             self.sampler = self.sampler.where(self._stays)
-            self.counts = {"data/dropped": float(rows - len(self.sampler)), "data/truncated": float(self.cut)}
+            if rows <= LOOKED_THROUGH:
+                self.counts = {"data/dropped": float(rows - len(self.sampler)), "data/truncated": float(self.cut)}
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -59,6 +60,11 @@ class Units:
                 f"set data.too_long to Drop or Truncate, or use a longer context"
             )
         return tuple(self._first(rows)) if longest > self.limit else rows
+
+    def prompt(self, ordinal: int) -> Prompt:
+        """The prompt of a draw."""
+        item = self.sampler(ordinal)
+        return item if isinstance(item, Prompt) else item.prompt  # type: ignore[no-any-return]
 
     def _rows(self, item: Any, row: int) -> Unit:
         prompt = item if isinstance(item, Prompt) else item.prompt

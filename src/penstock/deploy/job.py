@@ -82,7 +82,7 @@ class Job:
         files = sorted({one[1] for one in found if one})
         return [f"The run names files that every node must see: {', '.join(files)}"] if files else []
 
-    def start_ray(self, port: str, head: str = "") -> str:
+    def start_ray(self, port: int | str, head: str = "") -> str:
         """The shell command that starts the head of the run's Ray cluster, or, given the head's host, a node that joins it."""
         where = f"--address={head}:{port} --block" if head else f"--head --port={port} --include-dashboard=false"
         return f"ray start {where} --num-cpus={self.options.cpus} --num-gpus={self.layout.gpus} --disable-usage-stats"

@@ -1,57 +1,111 @@
-"""From a run to the text that a cluster takes, and to the cluster itself if that is asked for."""
+"""From a run to the text that a cluster takes, by the templates in this folder, and to the cluster itself if asked to."""
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Any
 
-import yaml
+import jinja2
 
 from penstock.config.run import Run
+from penstock.config.spec import require
 from penstock.core.errors import SpecError
-from penstock.deploy import kubernetes, slurm
-from penstock.deploy.job import Job
+from penstock.deploy.job import HOME, METRICS_PORT, RAY_PORT, Job
 from penstock.deploy.options import Options, Target
-from penstock.deploy.surroundings import surroundings
+from penstock.observe.monitors.dashboard import alert_rules
 
-STARTED_BY = {"rayjob": kubernetes.rayjob, "trainjob": kubernetes.trainjob, "jobset": kubernetes.jobset}
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks; no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+RAY_VERSION = "2.60.0"
+"""Of the image; KubeRay chooses by it how it submits the run."""
+USER = 1000
+"""Numeric id of the image's user, and of the group that may write the volume."""
+UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+"""What JSON may hold as it is and YAML may not."""
 
 
-_Dumper.add_representer(
-    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-)
-
-
-def objects(run: Run, target: Target, options: Options) -> list[dict[str, Any]]:
-    """The Kubernetes objects of a run, in the order in which they are needed.
+def render(run: Run, target: Target, options: Options) -> str:
+    """What ``kubectl apply -f -`` or ``sbatch`` takes.
 
     Raises:
         SpecError: a combination that no cluster can carry out; names the fix.
     """
     job = Job(run, options)
+    (_check_slurm if target == "slurm" else _check_kubernetes)(job, target)
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.filters |= {"json": _as_json, "printable": _printable, "shell": shlex.quote}
+    values = {"job": job, "options": options, "layout": job.layout, "target": target}
+    if target == "slurm":
+        return templates.get_template("slurm.sh.jinja").render(values)
+    values |= {"environment": environment(job), "size": size(job), "queue": queue(options), "alerts": alert_rules()}
+    values |= {"home": HOME, "user": USER, "ray_version": RAY_VERSION, "ray_port": RAY_PORT, "metrics_port": METRICS_PORT}
+    return templates.get_template("kubernetes.yaml.jinja").render(values)
+
+
+def _printable(text: str) -> str:
+    return UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _as_json(value: Any) -> str:
+    """A value as JSON, which YAML reads as it is meant."""
+    return _printable(json.dumps(value, ensure_ascii=False))
+
+
+def _check_kubernetes(job: Job, target: Target) -> None:
+    """Refuse what pods cannot carry out. Raises SpecError."""
+    options, nodes, runtime = job.options, job.layout.nodes, job.run.runtime
     options.need("image", "docker build -t REGISTRY/penstock:TAG . && docker push it, then --image REGISTRY/penstock:TAG")
     if job.several and not options.claim:
-        raise SpecError(f"{job.layout.nodes} nodes share the run's folder; name a claim that all can write: --claim NAME")
+        raise SpecError(f"{nodes} nodes share the run's folder; name a claim that all can write: --claim NAME")
     if not options.claim and not job.store:
         raise SpecError("the run would end with its pod: add --claim NAME, or an object store by --checkpoint.store URL")
-    return [*surroundings(job, kubernetes.FIRST_POD[target]), *STARTED_BY[target](job)]
+    if target == "rayjob" or job.several:
+        what = "--target rayjob starts" if target == "rayjob" else f"{nodes} nodes are"
+        require(runtime == "ray", f'{what} a Ray cluster, and runtime="{runtime}"; add --runtime ray')
+        options.need(
+            "secret", "its key auth_token is the Ray cluster's token, without which anybody who reaches a pod runs code there"
+        )
 
 
-def render(run: Run, target: Target, options: Options) -> str:
-    """What ``kubectl apply -f -`` or ``sbatch`` takes. Raises SpecError as :func:`objects` does."""
-    if target == "slurm":
-        return slurm.script(Job(run, options))
-    made = objects(run, target, options)
-    remarks = "".join(f"# {remark}\n" for remark in Job(run, options).remarks)
-    return remarks + yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+def _check_slurm(job: Job, target: Target) -> None:
+    """Refuse what Slurm knows otherwise, and several nodes without Ray. Raises SpecError."""
+    foreign = ("image", "namespace", "claim", "secret", "queue", "topology", "rdma")
+    given = [f"--{name}" for name in foreign if getattr(job.options, name)]
+    require(
+        not given, f"{', '.join(given)}: not for Slurm, where the submitting folder, its Python and sbatch's own flags count"
+    )
+
+
+def environment(job: Job) -> dict[str, str]:
+    """Variables of every container. NCCL finds its own way over InfiniBand where there is RDMA, and uses TCP otherwise."""
+    return {
+        "HOME": "/tmp", "HF_HOME": f"{HOME}/.cache/huggingface", "PYTHONUNBUFFERED": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        "NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "eth0",
+        **({} if job.options.rdma else {"NCCL_IB_DISABLE": "1"}),
+        **dict(pair.split("=", 1) for pair in job.options.env),
+    }  # fmt: skip
+
+
+def size(job: Job) -> dict[str, str]:
+    """What every pod that is a node asks for."""
+    gpus = {"nvidia.com/gpu": str(job.layout.gpus)} if job.layout.gpus else {}
+    rdma = {job.options.rdma: "1"} if job.options.rdma else {}
+    return {"cpu": str(job.options.cpus), "memory": job.options.memory, **gpus, **rdma}
+
+
+def queue(options: Options) -> dict[str, str]:
+    """The label by which Kueue or Volcano finds an object's queue."""
+    names = {"none": "", "kueue": "kueue.x-k8s.io/queue-name", "volcano": "volcano.sh/queue-name"}
+    return {names[options.gang]: options.queue} if options.queue else {}
 
 
 def apply(text: str, target: Target) -> int:

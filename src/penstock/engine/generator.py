@@ -149,7 +149,7 @@ class EmbeddedGenerator(Engine):
             request=request,
             limit=limit,
             future=asyncio.get_running_loop().create_future(),
-            stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
+            stop_tokens=self.text.stops(request.sampling),
             prompt_columns=columns,
         )
 

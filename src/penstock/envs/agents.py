@@ -11,6 +11,7 @@ import contextlib
 import copy
 import json
 import math
+import numbers
 import os
 import shlex
 import signal
@@ -20,22 +21,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.errors import EnvError, SpecError
+import numpy as np
+
+from penstock.core.errors import EnvError, ModelError, SpecError
 from penstock.core.types import IntArray, Sampling
-from penstock.data.render import Message
 from penstock.data.resolve import resolve
 from penstock.envs.apis import AgentRequest, Reply, canonical
-from penstock.envs.calls import Call, parsed
+from penstock.envs.calls import Parsed, parsed
 from penstock.envs.env import Context, Env, Said, Turn
-from penstock.envs.rendering import Rendering, takes
+from penstock.envs.rendering import UNLISTED, Rendering
 from penstock.sandbox.threads import is_asynchronous
 from penstock.web.refusals import Refusal
 
 if TYPE_CHECKING:
     from penstock.envs.capture import Pending, Session
 
-MARKS = {"hermes": "<tool_call>", "mistral": "[TOOL_CALLS]", "llama": "<|python_tag|>"}
-"""What is between the words of a turn and its calls, by format; in ``json`` a call is all of the turn."""
 OUTPUT = 1 << 20
 """Bytes of a command's output that are read."""
 ANSWER_SECONDS = 3600.0
@@ -65,7 +65,6 @@ class AgentEnv(Env):
         calls: format of tool calls: hermes (Qwen, too), llama, mistral or json.
     """
 
-    own_prompts = True
     rewards = repeatable = False  # what a program gives no reward for is left to others; and it may have changed anything
 
     def __init__(
@@ -109,12 +108,9 @@ class AgentEnv(Env):
     async def step(self, said: Said) -> Turn:
         asked, node = self._asked, self._node
         assert asked is not None
-        problems: tuple[str, ...] = ()
-        calls: tuple[Call, ...] = ()
-        if asked.asked.tools and said.finish != "length":
-            found = parsed(said.raw, self.calls)
-            calls, problems = found.calls, found.problems
-        text = self._spoken(said.text, said.raw) if calls else said.text
+        asks = asked.asked.tools and said.finish != "length"
+        found = parsed(said.raw, self.calls, said.thinking) if asks else Parsed()
+        calls, text = found.calls, found.words if found.calls else said.raw
         ids = tuple(f"call{self._ids + at:05d}" for at in range(len(calls)))
         self._ids += len(ids)
         reply = Reply(text, calls, said.finish == "length", self._read, len(said.tokens_T), ids)
@@ -123,7 +119,7 @@ class AgentEnv(Env):
             asked.answer.set_result(reply)
         else:
             self.unheard.add(said.turn)
-        metrics = {"tool_calls": float(len(calls)), "malformed_calls": float(len(problems))}
+        metrics = {"tool_calls": float(len(calls)), "malformed_calls": float(len(found.problems))}
         if said.turn in self.unheard:
             metrics["unheard"] = 1.0
         following = await self._next()
@@ -131,10 +127,9 @@ class AgentEnv(Env):
             return replace(following, metrics=metrics)
         return Turn(Context(following), metrics=metrics)
 
-    def _spoken(self, text: str, raw: str) -> str:
-        """The words before the calls."""
-        mark = MARKS.get(self.calls, "")
-        return (text if mark in text else raw).partition(mark)[0].strip() if mark and mark in raw else ""
+    def cut(self) -> Turn:
+        """What a program that is not at its end has earned: nothing, as an environment that never said so."""
+        return Turn(reward=0.0, truncated=True)
 
     async def _next(self) -> IntArray | Turn:
         """Tokens of the next call; the last turn where the program has ended."""
@@ -153,7 +148,7 @@ class AgentEnv(Env):
                 continue
             try:
                 tokens_T = self._context(asked.asked)
-            except EnvError as error:
+            except (EnvError, ModelError) as error:
                 if not asked.answer.done():
                     asked.answer.set_exception(Refusal(400, str(error)))
                 continue
@@ -168,37 +163,32 @@ class AgentEnv(Env):
             node = max(before, key=lambda one: len(one.turns))
             rendering = copy.copy(node.rendering)
             rendering.messages = list(rendering.messages)
-            new = self._written(asked.messages[len(node.turns) :], rendering)
-            tokens_T = rendering.extend(node.tokens_T, node.raw, new)
+            tokens_T = rendering.extend(node.tokens_T, node.raw, asked.messages[len(node.turns) :])
         else:
-            prompt = replace(self.prompt, messages=tuple(asked.messages), text="")
-            rendering = Rendering(self.text, prompt, self.history, asked.tools)
-            rendering.messages = self._written(asked.messages, rendering)
-            tokens_T = rendering.open(rendering.messages)
+            prompt, tools = (
+                replace(self.prompt, messages=tuple(asked.messages), text=""),
+                asked.tools if self.show_tools else (),
+            )
+            if tools and self.calls != "hermes" and not self.text.template({"tools": tools}).schemas():
+                raise EnvError(UNLISTED.format(self.calls))
+            rendering = Rendering(self.text, prompt, self.history, tools)
+            tokens_T = rendering.open(asked.messages)
         self._node = Node(asked.tools, turns, tokens_T, "", rendering)
         return tokens_T
-
-    def _written(self, messages: Any, rendering: Rendering) -> list[Message]:
-        """Messages as the template takes them: results of tools are the user's where it has no such role."""
-        said: list[Message] = [dict(message) for message in messages]
-        if any(message["role"] == "tool" for message in said) and not takes(
-            self.text, ({"role": "user", "content": "?"},), "tool", rendering.arguments
-        ):
-            said = [{**message, "role": "user"} if message["role"] == "tool" else message for message in said]
-        return said
 
     def sampling(self, given: Sampling) -> Sampling:
         """As the call asks: no more tokens than it wants, and its stop strings; all else is the stage's."""
         assert self._asked is not None
         asked = self._asked.asked
-        most = min(given.max_new_tokens, asked.most or given.max_new_tokens)
+        most = min(given.max_new_tokens, asked.most)
         return replace(given, max_new_tokens=most, stop=tuple(dict.fromkeys((*given.stop, *asked.stop))))
 
     def _ended(self, program: asyncio.Task[Any]) -> Turn:
         """The last turn, with the program's reward."""
         reward = program.result()
-        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        if reward is not None and not isinstance(reward, numbers.Real | np.bool_):
             raise EnvError(f"the program gave {reward!r:.40} as a reward; give a number, or None")
+        reward = None if reward is None else float(reward)
         if reward is not None and not math.isfinite(reward):
             raise EnvError(f"the program gave {reward!r} as a reward; give a finite number")
         return Turn(reward=reward, terminated=True)

@@ -1,5 +1,6 @@
 """Three APIs that agents speak, and one form of what they ask and are answered: OpenAI's chat completions and responses, and
-Anthropic's messages. A stream is cut from the whole answer.
+Anthropic's messages. What the other two say is written as chat completions have it, and read as those are. A stream is cut
+from the whole answer.
 
 Fields that choose or bind how tokens are sampled (temperature, top_p, penalties, seed, tool_choice) are the trainer's own, so
 that log-probs are those of the policy: they are read and have no effect. Other fields that cannot be honoured are refused.
@@ -11,11 +12,12 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.data.render import Message
+from penstock.core.messages import OPENAI_KEYS, OPENAI_ROLES, Message, arguments_of, read_content, read_message
 from penstock.envs.calls import Call
+from penstock.web.chat import STOPS, Completion, limit, streaming
 from penstock.web.fields import Fields
 from penstock.web.refusals import Refusal
 
@@ -25,7 +27,8 @@ TRAINERS = (
     "tool_choice", "safety_identifier", "prompt_cache_key", "betas", "cache_control", "container", "output_config",
 )  # fmt: skip
 """Fields that have no effect here."""
-STOPS = 16
+ANY = (1 << 63) - 1
+"""Tokens of an answer where the request sets no limit."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class AgentRequest:
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...]
-    most: int | None
+    most: int
     """Tokens of the answer at most."""
     stop: tuple[str, ...]
     stream: bool
@@ -60,16 +63,12 @@ class Reply:
 def chat_asked(body: dict[str, Any]) -> AgentRequest:
     """A body of ``/v1/chat/completions``."""
     fields = Fields(body)
-    messages = tuple(_openai_message(f"messages[{at}]", one) for at, one in enumerate(_list(fields, "messages")))
-    tools = tuple(_openai_tool(one) for one in fields.take("tools", ()))
+    messages = [_read(one.rest(), one.where) for one in fields.objects("messages")]
+    tools = [_tool(one, nested=True) for one in fields.objects("tools")]
     fields.neutral("n", 1)
     fields.neutral("response_format", {"type": "text"})
     fields.neutral("logprobs", False)
-    most = fields.take("max_completion_tokens", fields.take("max_tokens"))
-    options = Fields(fields.object("stream_options"))
-    return _asked(
-        fields, AgentRequest(messages, tools, most, fields.texts("stop", STOPS), False, options.flag("include_usage"), "")
-    )
+    return _asked(fields, messages, tools, limit(fields, ANY), fields.texts("stop", STOPS), streaming(fields))
 
 
 def responses_asked(body: dict[str, Any]) -> AgentRequest:
@@ -77,137 +76,110 @@ def responses_asked(body: dict[str, Any]) -> AgentRequest:
     fields = Fields(body)
     if fields.has("previous_response_id"):
         raise Refusal(400, "previous_response_id: give the conversation in input", param="previous_response_id")
-    given = fields.take("input")
-    messages: list[Message] = []
-    if instructions := fields.text("instructions", ""):
-        messages.append({"role": "system", "content": instructions})
-    for at, item in enumerate([{"role": "user", "content": given}] if isinstance(given, str) else given or ()):
-        _responses_item(f"input[{at}]", item, messages)
-    tools = []
-    for one in fields.take("tools", ()):
-        if not isinstance(one, dict) or one.get("type") != "function":
-            raise Refusal(400, "tools: only functions are served", param="tools")
-        tools.append(_openai_tool({"type": "function", "function": {k: v for k, v in one.items() if k != "type"}}))
-    text = fields.object("text")
-    if text.get("format", {"type": "text"}) != {"type": "text"}:
-        raise Refusal(400, "text.format: only plain text is served", param="text")
-    fields.take("background", False)
+    given, instructions = fields.take("input", []), fields.text("instructions", "")
+    messages: list[Message] = [{"role": "system", "content": instructions}] if instructions else []
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    for item in Fields({"input": items}).objects("input"):
+        message = _read(_responses_item(item), item.where)
+        if "tool_calls" in message and messages and messages[-1]["role"] == "assistant":
+            calls = [*messages[-1].get("tool_calls", ()), *message["tool_calls"]]
+            messages[-1] = {**messages[-1], "tool_calls": calls}
+        else:
+            messages.append(message)
+    tools = [_tool(one) for one in fields.objects("tools")]
+    text = Fields(fields.object("text"), "text")
+    text.neutral("format", {"type": "text"})
+    text.take("verbosity")
+    text.done()
+    fields.neutral("background", False)
     fields.take("stream_options")
-    return _asked(fields, AgentRequest(tuple(messages), tuple(tools), fields.take("max_output_tokens"), (), False, True, ""))
+    return _asked(fields, messages, tools, fields.whole("max_output_tokens", ANY, 1), (), (fields.flag("stream"), True))
 
 
 def anthropic_asked(body: dict[str, Any]) -> AgentRequest:
     """A body of Anthropic's ``/v1/messages``."""
     fields = Fields(body)
-    messages: list[Message] = []
-    if system := fields.take("system"):
-        messages.append({"role": "system", "content": _texts("system", system)})
-    for at, one in enumerate(_list(fields, "messages")):
-        _anthropic_message(f"messages[{at}]", one, messages)
-    tools = []
-    for one in fields.take("tools", ()):
-        named = {"name": one.get("name"), "description": one.get("description", ""), "parameters": one.get("input_schema", {})}
-        tools.append(_openai_tool({"type": "function", "function": named}))
-    most, stop = fields.take("max_tokens"), fields.texts("stop_sequences", STOPS)
-    return _asked(fields, AgentRequest(tuple(messages), tuple(tools), most, stop, False, True, ""))
+    system = read_content(fields.take("system", ""), "system")
+    messages: list[Message] = [{"role": "system", "content": system}] if system else []
+    for one in fields.objects("messages"):
+        messages += [_read(message, one.where) for message in _anthropic_messages(one)]
+    tools = [_tool(one, "input_schema", "custom") for one in fields.objects("tools")]
+    most, stop = fields.whole("max_tokens", ANY, 1), fields.texts("stop_sequences", STOPS)
+    return _asked(fields, messages, tools, most, stop, (fields.flag("stream"), True))
 
 
-def _asked(fields: Fields, asked: AgentRequest) -> AgentRequest:
+def _asked(
+    fields: Fields, messages: Sequence[Message], tools: Sequence[dict[str, Any]], most: int, stop: tuple[str, ...],
+    streamed: tuple[bool, bool],
+) -> AgentRequest:  # fmt: skip
     """With the fields that all APIs have; those that nobody has read are refused."""
     for name in TRAINERS:
         fields.take(name)
-    most = asked.most
-    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise Refusal(400, f"max_tokens={most!r}; give a whole number from 1", param="max_tokens")
-    if not asked.messages:
-        raise Refusal(400, "a call needs messages", param="messages")
-    found = replace(asked, stream=fields.flag("stream"), model=fields.text("model", "policy"))
+    if not messages:
+        raise Refusal(400, 'messages must be a list like [{"role": "user", "content": "…"}]', param="messages")
+    model = fields.text("model", "policy")
     fields.done()
-    return found
+    return AgentRequest(tuple(messages), tuple(tools), most, stop, *streamed, model)
 
 
-def _list(fields: Fields, name: str) -> list[Any]:
-    value = fields.take(name)
-    if not isinstance(value, list) or not value:
-        raise Refusal(400, f'{name} must be a list like [{{"role": "user", "content": "…"}}]', param=name)
-    return value
+def _read(given: dict[str, Any], where: str) -> Message:
+    return read_message(given, where, OPENAI_ROLES, OPENAI_KEYS)
 
 
-def _openai_tool(one: Any) -> dict[str, Any]:
-    named = one.get("function") if isinstance(one, dict) and one.get("type") == "function" else None
-    if not isinstance(named, dict) or not isinstance(named.get("name"), str):
-        raise Refusal(400, 'a tool is {"type": "function", "function": {"name": …, "parameters": …}}', param="tools")
-    return {"type": "function", "function": {name: value for name, value in named.items() if name != "strict"}}
+def _tool(one: Fields, parameters: str = "parameters", kind: str = "function", nested: bool = False) -> dict[str, Any]:
+    """A function's schema. Tools of other types are a provider's own: its servers run them, or its models alone know them."""
+    if (given := one.take("type", kind)) != kind:
+        raise Refusal(400, f"{one.where}: only functions are served, and {given!r:.60} is a tool of the provider's own",
+                      param=one.where, code="unsupported_parameter")  # fmt: skip
+    inner = Fields(one.object("function"), f"{one.where}.function") if nested else one
+    named = {"name": inner.text("name"), "description": inner.text("description", ""), "parameters": inner.object(parameters)}
+    for name in ("strict", "cache_control"):  # nothing binds what a policy in training writes, and all is cached
+        inner.take(name)
+    inner.done()
+    one.done()
+    return {"type": "function", "function": named}
 
 
-def _texts(where: str, content: Any) -> str:
-    """A text, or parts that are all text, as one."""
-    if content is None:
-        return ""
-    if isinstance(content, list):
-        kinds = ("text", "input_text", "output_text")
-        if all(isinstance(part, dict) and part.get("type") in kinds and isinstance(part.get("text"), str) for part in content):
-            return "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise Refusal(400, f"{where}: an agent's messages hold text alone here", param=where)
-    return content
-
-
-def _function(where: str, name: Any, arguments: Any, id: Any) -> dict[str, Any]:
-    try:
-        read = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError as error:
-        raise Refusal(400, f"{where}: the arguments of a call are no JSON: {error}", param=where) from error
-    return {"id": str(id), "type": "function", "function": {"name": str(name), "arguments": read}}
-
-
-def _openai_message(where: str, one: Any) -> Message:
-    if not isinstance(one, dict) or one.get("role") not in ("system", "developer", "user", "assistant", "tool"):
-        raise Refusal(400, f"{where}.role must be system, developer, user, assistant or tool", param=where)
-    found: dict[str, Any] = {"role": one["role"], "content": _texts(f"{where}.content", one.get("content"))}
-    if one.get("tool_calls"):
-        calls = [(call.get("function", {}), call.get("id")) for call in one["tool_calls"]]
-        found["tool_calls"] = [_function(where, call.get("name"), call.get("arguments"), id) for call, id in calls]
-    if "tool_call_id" in one:
-        found["tool_call_id"] = str(one["tool_call_id"])
-    return found
-
-
-def _responses_item(where: str, item: Any, messages: list[Message]) -> None:
-    kind = item.get("type", "message") if isinstance(item, dict) else None
+def _responses_item(item: Fields) -> dict[str, Any]:
+    """An item of ``input`` as a message."""
+    kind = item.take("type", "message")
+    item.take("status")
+    item.take("id")
     if kind == "message":
-        messages.append(_openai_message(where, {"role": item.get("role"), "content": item.get("content")}))
-    elif kind == "function_call":
-        call = _function(where, item.get("name"), item.get("arguments"), item.get("call_id"))
-        if not messages or messages[-1]["role"] != "assistant":
-            messages.append({"role": "assistant", "content": ""})
-        messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), call]}
+        return item.rest()
+    if kind == "function_call":
+        function = {"name": item.take("name"), "arguments": item.take("arguments")}
+        found = {"role": "assistant", "tool_calls": [{"id": item.text("call_id"), "function": function}]}
     elif kind == "function_call_output":
-        said = _texts(where, item.get("output"))
-        messages.append({"role": "tool", "content": said, "tool_call_id": str(item.get("call_id"))})
+        found = {"role": "tool", "content": item.take("output", ""), "tool_call_id": item.text("call_id")}
     else:
-        raise Refusal(400, f"{where}: items of the type {kind!r} are not served", param=where)
+        raise Refusal(400, f"{item.where}: items of the type {kind!r:.60} are not served", param=item.where)
+    item.done()
+    return found
 
 
-def _anthropic_message(where: str, one: Any, messages: list[Message]) -> None:
-    role, content = (one.get("role"), one.get("content")) if isinstance(one, dict) else (None, None)
-    if role not in ("user", "assistant"):
-        raise Refusal(400, f"{where}.role must be user or assistant", param=where)
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    said, calls = "", []
-    for block in blocks:
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "text":
-            said += str(block.get("text"))
-        elif kind == "tool_use" and role == "assistant":
-            calls.append(_function(where, block.get("name"), block.get("input"), block.get("id")))
+def _anthropic_messages(one: Fields) -> Iterator[dict[str, Any]]:
+    """Results of tools in a message, and what else it says, as messages."""
+    role, content = one.text("role", one_of=("user", "assistant")), one.take("content", [])
+    one.done()
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    said: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
+    for block in Fields({"content": blocks}, one.where).objects("content"):
+        kind = block.take("type")
+        if kind == "tool_use" and role == "assistant":
+            function = {"name": block.take("name"), "arguments": block.take("input")}
+            calls.append({"id": block.text("id"), "function": function})
         elif kind == "tool_result" and role == "user":
-            text = _texts(where, block.get("content"))
-            messages.append({"role": "tool", "content": text, "tool_call_id": str(block.get("tool_use_id"))})
+            failed = "error: " if block.flag("is_error") else ""
+            result = failed + read_content(block.take("content", ""), f"{block.where}.content")
+            yield {"role": "tool", "content": result, "tool_call_id": block.text("tool_use_id")}
         else:
-            raise Refusal(400, f"{where}: blocks of the type {kind!r} are not served", param=where)
+            said.append({"type": kind, **block.rest()})
+        block.take("cache_control")
+        block.done()
     if said or calls or not blocks:
-        messages.append({"role": role, "content": said} | ({"tool_calls": calls} if calls else {}))
+        yield {"role": role, "content": said, "tool_calls": calls}
 
 
 def _id(kind: str) -> str:
@@ -220,16 +192,11 @@ def _arguments(call: Call) -> str:
 
 def chat_whole(asked: AgentRequest, reply: Reply) -> dict[str, Any]:
     """A chat completion."""
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": reply.text or None if reply.calls else reply.text,
-        "refusal": None,
-    }
-    if reply.calls:
-        message["tool_calls"] = _chat_calls(reply)
+    calls = {"tool_calls": _chat_calls(reply)} if reply.calls else {}
+    content = reply.text or (None if reply.calls else "")
+    message = {"role": "assistant", "content": content, "refusal": None, **calls}
     choice = {"index": 0, "message": message, "finish_reason": _chat_finish(reply), "logprobs": None}
-    head = {"id": _id("chatcmpl"), "object": "chat.completion", "created": int(time.time()), "model": asked.model}
-    return head | {"choices": [choice], "usage": _chat_usage(reply)}
+    return Completion(asked.model).whole([choice], reply.read, reply.written)
 
 
 def _chat_calls(reply: Reply) -> list[dict[str, Any]]:
@@ -243,25 +210,17 @@ def _chat_finish(reply: Reply) -> str:
     return "length" if reply.length else "tool_calls" if reply.calls else "stop"
 
 
-def _chat_usage(reply: Reply) -> dict[str, int]:
-    return {"prompt_tokens": reply.read, "completion_tokens": reply.written, "total_tokens": reply.read + reply.written}
-
-
 def chat_events(asked: AgentRequest, reply: Reply) -> Iterator[tuple[str, Any]]:
     """A chat completion as a stream of chunks."""
-    head = {"id": _id("chatcmpl"), "object": "chat.completion.chunk", "created": int(time.time()), "model": asked.model}
-
-    def chunk(delta: dict[str, Any], finish: str | None = None) -> tuple[str, Any]:
-        return "", head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]}
-
-    yield chunk({"role": "assistant", "content": ""})
+    said = Completion(asked.model, usage=asked.usage)
+    yield "", said.delta(0, {"role": "assistant", "content": ""})
     if reply.text:
-        yield chunk({"content": reply.text})
+        yield "", said.delta(0, {"content": reply.text})
     if reply.calls:
-        yield chunk({"tool_calls": [{"index": at, **call} for at, call in enumerate(_chat_calls(reply))]})
-    yield chunk({}, _chat_finish(reply))
-    if asked.usage:
-        yield "", head | {"choices": [], "usage": _chat_usage(reply)}
+        yield "", said.delta(0, {"tool_calls": [{"index": at, **call} for at, call in enumerate(_chat_calls(reply))]})
+    yield "", said.delta(0, {}, _chat_finish(reply))
+    for chunk in said.closing(reply.read, reply.written):
+        yield "", chunk
     yield "", "[DONE]"
 
 
@@ -364,6 +323,6 @@ APIS: Mapping[str, Api] = {
 def canonical(message: Message) -> tuple[Any, ...]:
     """What makes two messages the same turn: role, text without white space, and calls without their ids."""
     calls: Sequence[Any] = message.get("tool_calls") or ()
-    named = [(call["function"]["name"], json.dumps(call["function"]["arguments"], sort_keys=True)) for call in calls]
+    named = [(call["function"]["name"], json.dumps(arguments_of(call), sort_keys=True)) for call in calls]
     role = {"developer": "system"}.get(str(message["role"]), str(message["role"]))
-    return role, "".join(str(message["content"]).split()), tuple(named)
+    return role, "".join(str(message.get("content", "")).split()), tuple(named)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.core.errors import SpecError
+from penstock.core.messages import strict_json
 
 LONGEST = 1 << 16
 """Characters of a call that is read."""
@@ -24,10 +25,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Parsed:
-    """The calls of a turn in order, and in words what of it should have been calls and is none."""
+    """The calls of a turn in order, in words what of it should have been calls and is none, and what comes before them."""
 
     calls: tuple[Call, ...] = ()
     problems: tuple[str, ...] = field(default=())
+    words: str = field(default="", compare=False)
 
 
 _HERMES = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
@@ -89,29 +91,44 @@ FORMATS: dict[str, Callable[[str], Iterator[str]]] = {"hermes": _hermes, "llama"
 """What finds the bodies of calls, by format."""
 
 
-def parsed(raw: str, calls: str) -> Parsed:
-    """The calls of a turn. Raises SpecError for a format that is not known; never for what the turn says."""
+_BEGUN = r"(?:\A|(?<=</think>)|(?<=\[/THINK\]))\s*"
+_CALL = {
+    "hermes": r"<tool_call>.*?(?:</tool_call>|\Z)", "mistral": r"\[TOOL_CALLS\].*",
+    "llama": rf"(?:<\|python_tag\|>|{_BEGUN}\{{).*", "json": rf"{_BEGUN}(?:```|[\[{{]).*",
+}  # fmt: skip
+"""What is a call, whatever it holds, by format."""
+
+
+def aloud(raw: str, calls: str, thinking: bool = False) -> str:
+    """A turn with spaces in the place of what was thought in it, which calls nothing; ``thinking``: it begins in a thought."""
+    opened = r"\A.*?(?:</think>|\[/THINK\]|\Z)|" if thinking else ""
+    thought = r"<think>.*?(?:</think>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z)"
+    found = re.compile(rf"{opened}({_CALL[calls]})|{thought}", re.DOTALL)
+    return found.sub(lambda piece: piece[1] or " " * len(piece[0]), raw)
+
+
+def parsed(raw: str, calls: str, thinking: bool = False) -> Parsed:
+    """The calls of a turn, but for those in its thoughts. Raises SpecError for a format that is not known; never for what the
+    turn says."""
     if calls not in FORMATS:
         raise SpecError(f'calls="{calls}" is no format of tool calls; known are {", ".join(FORMATS)}')
     found: list[Call] = []
     problems: list[str] = []
-    for body in FORMATS[calls](raw):
+    said = aloud(raw, calls, thinking)
+    for body in FORMATS[calls](said):
         try:
             found += [_call(one) for one in _values(body)]
         except (ValueError, RecursionError) as error:
             problems.append(f"this is no call: {error or 'too deep'}")
-    return Parsed(tuple(found), tuple(problems))
+    called = re.search(_CALL[calls], said, re.DOTALL)
+    return Parsed(tuple(found), tuple(problems), (raw[: called.start()] if called else raw).strip())
 
 
 def _values(body: str) -> list[Any]:
     if len(body) > LONGEST:
         raise ValueError(f"{len(body)} characters are more than the {LONGEST} that are read")
-    value = json.loads(body, parse_constant=_refuse)
+    value = strict_json(body)
     return value if isinstance(value, list) else [value]
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _call(value: Any) -> Call:
@@ -119,7 +136,7 @@ def _call(value: Any) -> Call:
         raise ValueError('a call is {"name": …, "arguments": {…}}')
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):  # as the OpenAI API writes them
-        arguments = json.loads(arguments, parse_constant=_refuse)
+        arguments = strict_json(arguments)
     if not isinstance(arguments, dict):
         raise ValueError("arguments are a JSON object")
     return Call(value["name"], arguments)

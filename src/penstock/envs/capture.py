@@ -19,7 +19,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from penstock.envs.apis import APIS, AgentRequest, Api, Reply
-from penstock.web.app import App
+from penstock.web.app import App, unless_gone
+from penstock.web.chat import event
 from penstock.web.crowd import Connections
 from penstock.web.guard import BodyLimits, bearer, read_json
 from penstock.web.refusals import Refusal
@@ -75,17 +76,11 @@ class Session:
             while len(self._kept) > REMEMBERED:
                 self._kept.popitem(last=False)
         pending.clients += 1
-        gone = asyncio.ensure_future(_gone(request))
         try:
-            waits: set[asyncio.Future[Any]] = {gone, pending.answer}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            if not pending.answer.done():
-                pending.clients -= 1
-                raise ClientDisconnect
-            return pending.answer.result()
-        finally:
-            gone.cancel()
-            await asyncio.gather(gone, return_exceptions=True)
+            return await unless_gone(request.receive, asyncio.shield(pending.answer))
+        except ClientDisconnect:
+            pending.clients -= 1
+            raise
 
     def close(self) -> None:
         """Answer no more calls."""
@@ -100,11 +95,6 @@ def _refuse(pending: Pending) -> None:
     if not pending.answer.done():
         pending.answer.set_exception(Refusal(409, ENDED, code="session_over"))
         pending.answer.exception()  # it may be that nobody waits
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 class CaptureApp(App[Api | None]):
@@ -156,10 +146,9 @@ class CaptureApp(App[Api | None]):
         return JSONResponse(route.whole(asked, reply))
 
 
-async def _sent(api: Api, asked: AgentRequest, reply: Reply) -> AsyncGenerator[str, None]:
+async def _sent(api: Api, asked: AgentRequest, reply: Reply) -> AsyncGenerator[bytes, None]:
     for name, value in api.events(asked, reply):
-        data = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n"
+        yield event(value, name)
 
 
 class Capture:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from penstock.core.errors import EnvError
+from penstock.core.messages import Message
 from penstock.core.types import FinishReason, IntArray, Prompt, Sample, Sampling
-from penstock.data.render import Message
 from penstock.envs.shown import Part
 from penstock.envs.spec import History
 from penstock.sandbox.threads import is_asynchronous
@@ -47,6 +47,8 @@ class Said:
     """The trajectory so far (since its last rendering)."""
     last: bool = False
     """Whether the limits allow no turn after it."""
+    thinking: bool = False
+    """Whether what it read ends within a thought, as templates of models that always think do."""
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,15 @@ class Env:
     """
 
     role: str = "user"
-    """Role of an observation that is a text, in chat; ``tool`` becomes ``user`` where the chat template takes no such turns."""
+    """Role of an observation that is a text, in chat."""
+    calls: str = "hermes"
+    """Format of the policy's tool calls; see :mod:`penstock.envs.calls`."""
     chat: bool = False
     """Whether the episode is a chat; set before ``reset``."""
     judges_last: ClassVar[bool] = True
     """Whether it is stepped once more after the last turn that the limits allow, for that turn's reward."""
     rewards: ClassVar[bool] = True
     """Whether it rewards: then an episode that ended without any reward has earned 0, and its sample is one to learn from."""
-    own_prompts: ClassVar[bool] = False
-    """Whether its first observation is no prompt of the data: one that does not fit fails its sample, and not the run."""
     repeatable: bool = True
     """Whether the episode may begin anew in a fresh environment if this one crashes. Set it to False where something has been
     changed that outlives the episode: a mail that was sent is not to be sent twice."""
@@ -94,6 +96,8 @@ class Env:
     prompt: Prompt
     history: History
     """What the spec says of templates that rewrite earlier turns."""
+    show_tools: bool = True
+    """What the spec says of tools' schemas."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self.columns = columns
@@ -124,6 +128,10 @@ class Env:
     def step(self, said: Said) -> Any:
         """The :class:`Turn` after the policy's; one without an observation that is not the end is refused."""
         raise EnvError(f"{type(self).__name__} has no step; write: async def step(self, said)")
+
+    def cut(self) -> Any:
+        """A :class:`Turn` with what the last one earns where a limit has ended the episode after its step; None: no more."""
+        return None
 
     def sampling(self, given: Sampling) -> Sampling:
         """How the next turn is generated, by default as the stage says."""

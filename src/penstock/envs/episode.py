@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from penstock.core.blobs import Blob
-from penstock.core.errors import EnvError, ModelError, PenstockError
+from penstock.core.errors import EnvError, ModelError, PenstockError, SpecError
 from penstock.core.types import LARGEST_REWARD, LEFT_OUT, PART, IntArray, Prompt, Sample, Sampling
 from penstock.envs.env import Context, Env, Said, Turn
-from penstock.envs.rendering import Rendering, require_kept, takes
+from penstock.envs.rendering import UNLISTED, Rendering, require_kept
 from penstock.envs.shown import has_parts, taken
 from penstock.envs.spec import EnvironmentSpec
 from penstock.models.media import MEDIA
@@ -27,6 +27,8 @@ MakeEnv = Callable[[Mapping[str, Any]], Env]
 
 CLOSING = 10.0
 """Seconds that ``close`` may take."""
+OPENING, THINKING = 8, ("<think>", "[THINK]")
+"""Tokens before a turn, and the marks at their end that begin a thought."""
 
 
 class Episode:
@@ -34,6 +36,8 @@ class Episode:
 
     more = False
     """Whether another request may follow the next one, so that its cache is worth keeping."""
+    own_prompts = False
+    """Whether the first request is no prompt of the data: one that does not fit fails its sample, and not the run."""
     blobs: tuple[Blob, ...] = ()
     """What observations have shown so far, in order; the next request shows it besides the prompt's."""
 
@@ -55,17 +59,12 @@ class Episode:
         is over. Raises EnvError where the environment fails."""
         return None
 
-    @property
-    def own_prompts(self) -> bool:
-        """Whether the first request is no prompt of the data."""
-        return False
-
     def sampling(self, given: Sampling) -> Sampling:
         """How the next answer is generated."""
         return given
 
-    def cut(self) -> None:
-        """The next request does not fit the context: the episode is over, and would have gone on."""
+    async def cut(self) -> None:
+        """A limit, such as the context, ends the episode, which would have gone on. Raises EnvError as :meth:`step` does."""
 
     async def close(self) -> None:
         """Always called, once, whatever became of the episode."""
@@ -88,17 +87,19 @@ class Play:
     text: Any
     threads: Threads
     clock: Callable[[], float] = time.monotonic
-    roles: dict[str, str] = field(default_factory=dict)
+    roles: set[str] = field(default_factory=set)
 
     def look(self, prompt: Prompt, env: Env, arguments: Mapping[str, Any]) -> None:
-        """Once for each role: whether the template takes its turns, and, where ``history="refuse"``, whether it keeps earlier
-        ones. Raises SpecError where it does not."""
-        if (role := env.role) not in self.roles:
-            taken = role != "tool" or takes(self.text, prompt.messages, role, arguments)
-            self.roles[role] = role if taken else "user"
-            if self.spec.history == "refuse":
-                require_kept(self.text, prompt, self.roles[role], env.tools)
-        env.role = self.roles[role]
+        """Once for each role: whether the template shows tools as the policy is to call them, and, where ``history="refuse"``,
+        whether it keeps earlier turns. Raises SpecError where it does not."""
+        if env.role in self.roles:
+            return
+        self.roles.add(env.role)
+        tools = arguments.get("tools", ())
+        if tools and env.calls != "hermes" and not self.text.template(arguments).schemas():
+            raise SpecError(UNLISTED.format(env.calls))
+        if self.spec.history == "refuse":
+            require_kept(self.text, prompt, env.role, tools)
 
 
 class Conversation(Episode):
@@ -120,8 +121,8 @@ class Conversation(Episode):
         self.turns: list[list[Any]] = []
         self.facts: Counter[str] = Counter()
         self.truncated = False
-        self._over = self._lost = False
-        """Whether it has ended; whether its environment raised."""
+        self._over = self._lost = self.own_prompts = False
+        """Whether it has ended; whether its environment raised; whether it began with an observation."""
         self._offset = self._known = self._first = 0
         """Tokens of earlier renderings; tokens of this one that were read before the turn; those of the first request."""
         self._closing: asyncio.Task[None] | None = None
@@ -136,9 +137,11 @@ class Conversation(Episode):
             raise self._failure("crashed", f"raised {type(error).__name__}", str(error)) from error
         env, self.env.threads, self.env.chat = self.env, self.play.threads, bool(self.prompt.messages)
         env.text, env.prompt, env.history = self.play.text, self.prompt, self.play.spec.history
+        env.show_tools = self.play.spec.show_tools
         first = None if type(env).reset is Env.reset else await self._ask(env.reset)
         first = await self._seen(first.observation if isinstance(first, Turn) else first)
-        self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools)
+        self.own_prompts = first is not None
+        self.rendering = Rendering(self.play.text, self.prompt, self.play.spec.history, env.tools if env.show_tools else ())
         if env.chat:
             self.play.look(self.prompt, env, self.rendering.arguments)
         if first is None and not self.rendering.chat:
@@ -166,18 +169,19 @@ class Conversation(Episode):
             return self._end(truncated=True)
         ends = len(said_T) > 0 and int(said_T[-1]) in self.play.text.ends
         raw = self.play.text.tokenizer.decode(said_T[: len(said_T) - ends].tolist(), skip_special_tokens=False)
-        said = Said(sample.text, str(raw), said_T, sample.finish, number, sample, last)
-        turn = self._checked(await self._ask(self.env.step, said))
-        self.turns[-1][2] = turn.reward
-        self.facts.update({name: float(value) for name, value in turn.metrics.items()})  # type: ignore[arg-type]
+        read = self.play.text.tokenizer.decode(sample.tokens_T[: self._known][-OPENING:].tolist(), skip_special_tokens=False)
+        thinking = str(read).rstrip().endswith(THINKING)
+        said = Said(sample.text, str(raw), said_T, sample.finish, number, sample, last, thinking)
+        turn = self._earned(await self._ask(self.env.step, said))
         if turn.terminated or turn.truncated:
             return self._end(turn.truncated)
         late = 0 < spec.seconds <= self.play.clock() - self._began
         if last or late:
             self.facts.update({"out_of_time": 1} if late else {})
-            return self._end(truncated=True)
+            await self.cut()
+            return None
         known = len(self.blobs)
-        return self._next(sample, str(raw), await self._seen(turn.observation), known)
+        return await self._next(sample, str(raw), await self._seen(turn.observation), known)
 
     async def _seen(self, observation: Any) -> Any:
         """An observation whose media, if it has any, are blobs of the episode and marks in its text."""
@@ -187,7 +191,7 @@ class Conversation(Episode):
         self.blobs += more
         return observation
 
-    def _next(self, sample: Sample, raw: str, observation: Any, known: int) -> IntArray | None:
+    async def _next(self, sample: Sample, raw: str, observation: Any, known: int) -> IntArray | None:
         tokens_T, more = sample.tokens_T, self.blobs[known:]
         if isinstance(observation, Context):
             context_T = observation.tokens_T
@@ -206,23 +210,30 @@ class Conversation(Episode):
         if not grown:
             self._offset += len(tokens_T)
         if 0 < self.play.spec.tokens <= self._offset + len(context_T) - self._first:
-            return self._end(truncated=True)
+            await self.cut()
+            return None
         self._known = len(context_T)
         return context_T
-
-    @property
-    def own_prompts(self) -> bool:
-        return self.env.own_prompts
 
     def sampling(self, given: Sampling) -> Sampling:
         return self.env.sampling(given)
 
-    def cut(self) -> None:
+    async def cut(self) -> None:
+        if type(self.env).cut is not Env.cut and (last := await self._ask(self.env.cut)) is not None:
+            self._earned(last)
         self._end(truncated=True)
 
     def _end(self, truncated: bool) -> IntArray | None:
         self._over, self.truncated, self.more = True, truncated, False
         return None
+
+    def _earned(self, given: Any) -> Turn:
+        """What an environment answers, once its reward and its metrics are counted."""
+        turn = self._checked(given)
+        if turn.reward is not None:
+            self.turns[-1][2] = (self.turns[-1][2] or 0.0) + turn.reward
+        self.facts.update({name: float(value) for name, value in turn.metrics.items()})  # type: ignore[arg-type]
+        return turn
 
     def _checked(self, turn: Any) -> Turn:
         if not isinstance(turn, Turn):

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.core.errors import SpecError
+from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import IntArray, Prompt
 from penstock.data.resolve import is_reference, resolve
 from penstock.data.texts import prompt_tokens
@@ -79,7 +79,10 @@ def _remembered(text: Any) -> Callable[[Prompt], IntArray]:
         if name not in known:
             if len(known) >= KNOWN:
                 known.pop(next(iter(known)))
-            known[name] = prompt_tokens(prompt, text)
+            try:
+                known[name] = prompt_tokens(prompt, text)
+            except ModelError as error:
+                raise ModelError(f"prompt {prompt.key}: {error}") from error
         return known[name]
 
     return tokens_of

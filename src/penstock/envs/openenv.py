@@ -65,7 +65,9 @@ class OpenEnv(Env):
         if self.shown not in observation:
             known = ", ".join(observation)
             raise EnvError(f'an observation has no field "{self.shown}"; set the option shown to one of {known}')
-        return str(observation[self.shown])
+        if not isinstance(shown := observation[self.shown], str | int | float):
+            raise EnvError(f'the field "{self.shown}" of an observation is no text but {shown!r:.60}; name another by shown')
+        return str(shown)
 
     async def close(self) -> None:
         if self.client is not None:

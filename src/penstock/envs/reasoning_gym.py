@@ -47,6 +47,10 @@ class ReasoningGym(Env):
 
     def step(self, said: Said) -> Turn:
         score = gym_score(self.name, said.text.strip(), self.entry)
+        self.score = score
         if score < 1 and said.turn + 1 < self.tries and not said.last:
             return Turn(self.wrong)
         return Turn(reward=score, terminated=True, metrics={"right": float(score >= 1)})
+
+    def cut(self) -> Turn:
+        return Turn(reward=self.score, truncated=True, metrics={"right": float(self.score >= 1)})

@@ -15,10 +15,11 @@ import numpy as np
 
 from penstock.core.blobs import Blob
 from penstock.core.errors import EnvError, ModelError, SpecError
+from penstock.core.messages import Message, assistant
 from penstock.core.types import IntArray, Prompt
-from penstock.data.render import Message, assistant
 from penstock.data.texts import arguments_of, prompt_tokens, reader
 from penstock.envs.spec import History
+from penstock.models.chat import GUARD
 
 MARK = "(what was generated)"
 """Takes the place of a turn; no template changes it."""
@@ -28,6 +29,7 @@ REWRITTEN = (
     "the chat template changes earlier turns (as Qwen3's leaves out thoughts), so that later ones are conditioned on another "
     'text than was generated; set environment.history="split" (each rendering is trained) or "mask" (the last alone)'
 )
+UNLISTED = 'the chat template lists no tools for calls="{}"; set calls="hermes", or show_tools=false'
 
 
 class Rendering:
@@ -114,18 +116,9 @@ def require_kept(text: Any, prompt: Prompt, role: str, tools: Sequence[Mapping[s
             raise SpecError(str(error)) from error
 
 
-def takes(text: Any, messages: Sequence[Message], role: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether a chat template writes down turns of a role that come between two of the assistant's."""
-    said = [assistant("an answer"), {"role": role, "content": MARK, "name": "tool", "tool_call_id": "000000000"}]
-    try:
-        return str(text.render_chat([*messages, *said, *said], arguments)).count(MARK) == 2
-    except ModelError:
-        return False
-
-
 def _joined(tokens_T: IntArray, more: Sequence[int]) -> IntArray:
     return np.concatenate([tokens_T, np.asarray(more, np.int32)]).astype(np.int32)
 
 
 def _squashed(text: str) -> str:
-    return "".join(text.split())
+    return "".join(text.replace(GUARD, "").split())

@@ -13,6 +13,7 @@ from typing import Any
 from penstock.config.media import MARKS
 from penstock.core.blobs import Blob
 from penstock.core.errors import EnvError
+from penstock.core.messages import read_content
 
 Part = Mapping[str, Any]
 READS_TEXT = "it shows a medium and the model reads text alone; set model.media=Vision() or Hearing()"
@@ -55,20 +56,19 @@ def taken(observation: Any, store: Any) -> tuple[Any, tuple[Blob, ...]]:
     """
     blobs: list[Blob] = []
 
+    def mark(part: Part, where: str) -> str:
+        kind = part["type"]
+        if kind == "text":
+            raise EnvError(f"a part's text is {part['text']!r:.40}; give a text")
+        if store is None:
+            raise EnvError(READS_TEXT)
+        if _has_path(part[kind]):
+            raise EnvError(f"a part gives its {kind} by a path; give the file's bytes, or an array")
+        blobs.append(store.add(part[kind], "a part", Path(), kind))
+        return MARKS[kind]
+
     def text_of(parts: Sequence[Part]) -> str:
-        pieces = []
-        for part in parts:
-            kind = part["type"]
-            if kind == "text":
-                pieces.append(str(part["text"]))
-                continue
-            if store is None:
-                raise EnvError(READS_TEXT)
-            if _has_path(part[kind]):
-                raise EnvError(f"a part gives its {kind} by a path; give the file's bytes, or an array")
-            blobs.append(store.add(part[kind], "a part", Path(), kind))
-            pieces.append(MARKS[kind])
-        return "".join(pieces)
+        return read_content(parts, "an observation", mark)
 
     if is_parts(observation):
         return text_of(observation), tuple(blobs)

@@ -32,6 +32,8 @@ class EnvironmentSpec:
     history: History = "refuse"
     """What is done where the chat template writes earlier turns in another way than they were generated: ``refuse`` the run;
     ``split`` the episode into one sequence for each rendering, all trained; ``mask``: split, and train on the last alone."""
+    show_tools: bool = True
+    """Give the chat template the schemas of tools; if not, the policy must know its tools from its training or the prompt."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the class or function."""
 

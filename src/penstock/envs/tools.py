@@ -91,7 +91,7 @@ class ToolEnv(Env):
     async def step(self, said: Said) -> Turn:
         if said.finish == "length":
             return Turn(truncated=True, metrics={"cut_turns": 1})
-        found, counts = parsed(said.raw, self.calls), Counter[str]()
+        found, counts = parsed(said.raw, self.calls, said.thinking), Counter[str]()
         if not found.calls and not found.problems:
             return Turn(terminated=True)
         counts.update(tool_calls=len(found.calls), malformed_calls=len(found.problems))
@@ -102,7 +102,7 @@ class ToolEnv(Env):
         self._mistakes = self._mistakes + 1 if wrong else 0
         if self._mistakes > self.corrections:
             return Turn(reward=-self.penalty if self.penalty else None, terminated=True, metrics={**counts, "gave_up": 1})
-        if not self.chat or self.role == "user":
+        if not self.chat:
             return Turn(together([text for _, text in answers]), metrics=counts)
         said_by = {"role": self.role, "tool_call_id": CALL_ID}
         return Turn([{**said_by, "name": name, "content": text} for name, text in answers], metrics=counts)

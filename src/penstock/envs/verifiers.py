@@ -84,12 +84,17 @@ class Verifiers(ToolEnv):
             self._note([{"role": "user", "content": turn.observation}])
         elif isinstance(turn.observation, list):
             self._note([dict(message) for message in turn.observation])
-        if not (turn.terminated or turn.truncated or said.last):
+        if not (turn.terminated or turn.truncated):
             return turn
+        last = await self.cut()
+        return replace(turn, reward=(turn.reward or 0.0) + last.reward, metrics={**turn.metrics, **last.metrics})
+
+    async def cut(self) -> Any:
+        """The task's score of what was said."""
         await _package("utils.decorators").invoke(self.task.finalize, {"trace": self.trace, "runtime": self.runtime})
         await self.task.score(self.trace, self.runtime)
         measured = {name: float(value) for name, value in self.trace.metrics.items() if value is not None}
-        return replace(turn, reward=(turn.reward or 0.0) + self.trace.reward, metrics={**turn.metrics, **measured})
+        return Turn(reward=self.trace.reward, truncated=True, metrics=measured)
 
     def _note(self, messages: list[dict[str, Any]], sampled: bool = False) -> None:
         graph, kinds = _package("graph"), _package("types")

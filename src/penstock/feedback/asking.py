@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.core.blobs import Blob
 from penstock.core.files import replaced
-from penstock.data.sources import numbered_json_rows
+from penstock.data.files import numbered_json_rows
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Votes
 from penstock.feedback.judgements import unit_of

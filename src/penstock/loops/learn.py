@@ -1,10 +1,10 @@
-"""The learn loop: lease → label → accumulate → step → publish → (caller makes it durable) → acknowledge."""
+"""The learn loop: lease → label → accumulate → step → publish → (the caller saves) → acknowledge; and the offline loop."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from types import TracebackType
 
 import numpy as np
@@ -140,11 +140,12 @@ class Trainer:
         """The watch over one batch."""
         return self.watcher.watch(self.learner, index, groups, max_lag)
 
-    def step(self, units: Sequence[Unit], watch: Watch = UNWATCHED, first: bool = True) -> Metrics:
+    def step(self, units: Sequence[Unit], watch: Watch = UNWATCHED, first: bool = True, planned: int | None = None) -> Metrics:
         """Accumulate all units under one global denominator and step; metrics of the loss and of the step, none of one that the
         watch lets be skipped.
 
-        Of the ``first`` minibatch of a batch the watch compares log-probs with the generator's.
+        Of the ``first`` minibatch of a batch the watch compares log-probs with the generator's. The schedule goes by the steps
+        that the plan has before this one (``planned``; None: by those taken).
         """
         units, loss = watch.measured(units, self.loss) if first else (units, self.loss)
         denominator = Denominator.of(units)
@@ -153,7 +154,7 @@ class Trainer:
         try:
             totals = self.learner.flush()
             totals = watch.judged(totals) if first else totals
-            return totals | self.learner.step(watch.caution())
+            return totals | self.learner.step(replace(watch.caution(), planned=planned))
         except SkippedStepError as error:
             watch.skipped(error)
             return {}
@@ -264,7 +265,8 @@ async def learn(
             parts: list[Metrics] = []
             with spans.span("train", step=index, lag=lags):
                 for part in passes(units, plan, index):
-                    parts.append(trainer.step(part, watch, not parts))
+                    planned = index * plan.epochs * plan.minibatches + len(parts)
+                    parts.append(trainer.step(part, watch, not parts, planned))
                     if watch.enough(parts[-1]):
                         break
         stream.trained(lease)
@@ -337,3 +339,31 @@ def episode_metrics(samples: Sequence[Sample]) -> Metrics:
         f"episode/{name}": sum(one.get(name, 0.0) for one in facts) / len(facts)
         for name in sorted({n for f in facts for n in (*f, *FAILURES)})
     }
+
+
+async def offline(
+    unit_of: Callable[[int], Unit],
+    trainer: Trainer,
+    label: Callable[[Sequence[Unit]], Sequence[Unit]] = tuple,
+    *,
+    batch: int,
+    steps: int,
+    start: int = 0,
+    spans: Spans = NO_SPANS,
+) -> AsyncGenerator[Step, None]:
+    """Train on the units of ordinals ``step · batch …``; yields after each optimizer step.
+
+    Takes units by ordinal (a pure function, so a resume draws the same), completed by ``label`` (``loops/columns.py``), a
+    whole batch at a time; gives a :class:`Step` to the caller, who logs, assesses and saves. Waits for nothing.
+    """
+    for index in range(start, steps):
+        if trainer.watcher.over:
+            return
+        began = time.perf_counter()
+        units: Sequence[Unit] = [unit_of(ordinal) for ordinal in range(index * batch, (index + 1) * batch)]
+        with spans.span("train", step=index), trainer.watch(index) as watch:
+            metrics = watch.after(trainer.step(label(units), watch, planned=index))
+        seconds = time.perf_counter() - began
+        tokens = sum(len(row.action_T) for unit in units for row in unit)
+        metrics |= {"seconds/trained": seconds, "tokens/trained": float(tokens), "tokens_per_second": tokens / seconds}
+        yield Step(index, index + 1, metrics, alarms=tuple(watch.alarms))

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.algos.denoising import STATES, picture_of
 from penstock.core.contracts import Scores
-from penstock.core.packed import packed
+from penstock.core.events import packed
 from penstock.core.types import TOKENS as TOKENS_COLUMN
 from penstock.core.types import FloatArray, Group, IntArray, Row, Sample, Unit
 from penstock.data.blobs import Blobs
@@ -119,7 +119,7 @@ def rows_of(seen: Sequence[Seen], decode: Decode, evaluated: int | None = None) 
 def token_row(sample: Sample, logp_A: FloatArray | None, decode: Decode) -> dict[str, Any]:
     """What the log holds of a sample's tokens.
 
-    ``ids`` (prompt and answer) and ``logp`` (of the generated ones, at generation, in nats) are exact (``core/packed.py``);
+    ``ids`` (prompt and answer) and ``logp`` (of the generated ones, at generation, in nats) are exact (``core/events.py``);
     of a sample that is long, or whose generated tokens are not its last ones, there are no ids. Where the learner was asked,
     ``pieces`` is the text of each of the first actions and ``gap`` the learner's log-prob less the drawing policy's.
     """

@@ -87,12 +87,14 @@ class Rollout:
                 again = episode.sampling(replace(sampling, seed=sampling.seed + turn))  # or the turn would repeat the draws
                 seen = (*given, *episode.blobs)
                 request = replace(request, tokens_T=context_T, blobs=seen, keep=episode.more, sampling=again)
-                answer, kept = await self._answer(request), request.keep
+                try:
+                    answer, kept = await self._answer(request), request.keep
+                except ContextFull:
+                    await episode.cut()
+                    parts[-1] = replace(parts[-1], finish="length")
+                    break
                 grown = np.array_equal(context_T[: len(parts[-1].tokens_T)], parts[-1].tokens_T)
                 parts[-1:] = [_joined(parts[-1], answer)] if grown else [parts[-1], answer]
-        except ContextFull:
-            episode.cut()
-            parts[-1] = replace(parts[-1], finish="length")
         except (EnvError, GenerationError) as error:
             parts[-1] = parts[-1].failed(f"{type(error).__name__}: turn {turn + 1} of {request.key}: {error}")
         finally:

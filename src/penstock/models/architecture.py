@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, first_line
 from penstock.models.attention import AttentionPlan, LayerAttention, PackedPlan, dot_product, eager_attention, single_row_plan
 
 SHARED, OWN, STEPS = 2, 3, 2
@@ -85,9 +85,8 @@ def check_architecture(model: Any) -> tuple[Slot, ...]:
     except ModelError:
         raise
     except Exception as error:  # whatever a forward pass that was not made for this runs into
-        what = str(error).strip().splitlines()[0] if str(error).strip() else ""
         raise ModelError(
-            f"{type(model.network).__name__} cannot run through Penstock's attention ({type(error).__name__}: {what}); "
+            f"{type(model.network).__name__} cannot run through Penstock's attention ({first_line(error)}); "
             f"this architecture is not supported"
         ) from error
 

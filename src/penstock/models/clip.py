@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import CLIPImageProcessorPil, CLIPModel
 
 from penstock.core.blobs import Picture
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, first_line
 from penstock.models.attention import quiet_transformers
 from penstock.models.files import NO_CODE, load_text
 
@@ -29,7 +29,7 @@ class Clip:
                 self.processor: Any = CLIPImageProcessorPil.from_pretrained(path, **NO_CODE)
                 self.model: Any = CLIPModel.from_pretrained(path, use_safetensors=True, **NO_CODE).eval().to(device)
         except Exception as error:
-            raise ModelError(f"{path}: no CLIP can be loaded from here: {str(error).strip().splitlines()[0]}") from error
+            raise ModelError(f"{path}: no CLIP can be loaded from here: {first_line(error)}") from error
 
     @torch.no_grad()
     def alike(self, pictures: Sequence[Picture], texts: Sequence[str]) -> list[float]:

@@ -7,8 +7,6 @@ numbers: those of the decision's distribution, then the value.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,9 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from penstock.core.contracts import Batch, Outputs, Policy
-from penstock.core.errors import ModelError, TrainingError
+from penstock.core.errors import ModelError, TrainingError, first_line
 from penstock.core.types import FloatArray, IntArray, Row, Unit
 from penstock.models.control_networks import ControlNetwork, Shape
+from penstock.models.folders import replaced_folder
 from penstock.models.uploads import uploaded
 
 PIECE = 2048
@@ -182,17 +181,10 @@ def new_policy(shape: Shape, seed: int, device: Any) -> ControlPolicy:
 
 def save_policy(policy: ControlPolicy, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors``; the folder is replaced whole or not at all."""
-    temporary, old = folder.with_name(f".{folder.name}.writing"), folder.with_name(f".{folder.name}.old")
-    for left in (temporary, old):
-        shutil.rmtree(left, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file({name: tensor.contiguous() for name, tensor in policy.weights()}, temporary / "model.safetensors")
     config = {"model_type": KIND} | asdict(policy.network.shape)
-    (temporary / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(temporary, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replaced_folder(folder) as made:
+        save_file({name: tensor.contiguous() for name, tensor in policy.weights()}, made / "model.safetensors")
+        (made / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_policy(folder: Path, device: Any = "cpu") -> ControlPolicy:
@@ -211,5 +203,5 @@ def load_policy(folder: Path, device: Any = "cpu") -> ControlPolicy:
         network = ControlNetwork(shape)
         network.load_state_dict(load_file(folder / "model.safetensors"))
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise ModelError(f"{folder}: the control policy cannot be loaded: {str(error).splitlines()[0]}") from error
+        raise ModelError(f"{folder}: the control policy cannot be loaded: {first_line(error)}") from error
     return ControlPolicy(network.to(device))

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, first_line
 from penstock.models.attention import quiet_transformers
-from penstock.models.files import NO_CODE, _check_folder, _first_line, _says_generic
+from penstock.models.files import NO_CODE, _check_folder, _says_generic
 
 LONGEST = 512
 """Tokens of a text that are read, where the model's context is not shorter."""
@@ -46,7 +46,7 @@ class ModelEmbedder:
                 safely: Any = {"use_safetensors": True, **NO_CODE}
                 network: Any = AutoModel.from_pretrained(path, config=config, dtype=torch.float32, **safely)
         except Exception as error:
-            raise ModelError(f"{path}: cannot be loaded to embed texts: {_first_line(error)}") from error
+            raise ModelError(f"{path}: cannot be loaded to embed texts: {first_line(error)}") from error
         self._network = (network.get_encoder() if config.is_encoder_decoder else network).eval().requires_grad_(False)
         self._longest = min(LONGEST, getattr(config, "max_position_embeddings", None) or LONGEST)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,18 +29,19 @@ from transformers import (
 
 from penstock.config.learner import Dtype
 from penstock.config.media import Media
-from penstock.core.errors import ModelError
+from penstock.core.errors import ModelError, first_line
 from penstock.core.network import hub_is_reachable
 from penstock.models.arithmetic import to_compute_type
 from penstock.models.attention import eager_attention, quiet_transformers
 from penstock.models.diffusion.model import DenoisingModel, is_denoiser, load_denoiser
 from penstock.models.diffusion.published import load_pipeline, pipeline_folder, prompt_bytes
 from penstock.models.encoder_decoder import faced
+from penstock.models.folders import replaced_folder
 from penstock.models.heads import is_registered
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.lora import merged, save_adapter
 from penstock.models.media_model import MediaModel, media_text
-from penstock.models.presets import pipeline_of
+from penstock.models.presets import pipeline_of, require_model_folder
 from penstock.models.text import Text
 from penstock.models.text_part import has_text_part, load_text_part
 
@@ -58,9 +57,8 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without config, without safetensors, or with pickled weights only."""
+    require_model_folder(folder)
     names = [entry.name for entry in folder.iterdir()]
-    if "config.json" not in names:
-        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
     if not any(name.endswith(".safetensors") for name in names):
         pickled = [name for name in names if name.endswith(PICKLES)]
         if pickled:
@@ -97,7 +95,7 @@ def _not_loaded(path: str, what: str, error: Exception, place: Mapping[str, Any]
         )
     if "local_files_only" in place:
         return ModelError(f"{path}: no such folder, the hub cannot be reached, and its cache here has no such {what}")
-    return ModelError(f"{path}: the {what} cannot be loaded: {_first_line(error)}")
+    return ModelError(f"{path}: the {what} cannot be loaded: {first_line(error)}")
 
 
 def load_text(path: str) -> Text:
@@ -190,8 +188,15 @@ def _made(path: str, network: Any, text: Text, head: Head, media: Media | None =
         raise
     except Exception as error:  # of an architecture that needs what ours has not
         kind = network.config.model_type
-        raise ModelError(f'{path}: a model of type "{kind}" is not supported: {_first_line(error)}') from error
+        raise ModelError(f'{path}: a model of type "{kind}" is not supported: {first_line(error)}') from error
     return model
+
+
+def scores_answers(model: LanguageModel, path: str) -> bool:
+    """Whether a model was loaded with the score head that it was trained with, and not a new one."""
+    if model.score_head is not None:
+        return (Path(path).expanduser() / SCORE_HEAD).exists()
+    return any("SequenceClassification" in name for name in model.network.config.architectures or ())
 
 
 def _own_heads(model: LanguageModel) -> dict[str, nn.Module]:
@@ -268,9 +273,16 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, whole: 
             config = AutoConfig.from_pretrained(path, **place)
     except Exception as error:
         raise _not_loaded(path, "model", error, place) from error
+    if head == "lm" and (classifies := [name for name in config.architectures or () if name.endswith("Classification")]):
+        what = f"a classifier ({classifies[0]}) has no head that writes text, and a new one would write at random"
+        raise ModelError(f"{path}: {what}; give a language model, or rewards=model:{path} if it scores answers")
     if config.is_encoder_decoder:
         factory = AutoModelForSeq2SeqLM
     elif head == "score":
+        if "ForSequenceClassification" in str(config.architectures) and config.num_labels != 1:
+            labels = ", ".join(map(str, config.id2label.values()))
+            what = f"this is a classifier of {config.num_labels} labels ({labels:.80}), and a reward model has one score"
+            raise ModelError(f"{path}: {what}; take a model with one label, or call the classifier in a reward function")
         config.num_labels = 1
         config.pad_token_id = text.pad
     if whole and has_text_part(config):
@@ -289,26 +301,14 @@ def _load_network(path: str, head: Head, dtype: torch.dtype, text: Text, whole: 
     return network
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-
-
 def save_model(model: Any, folder: Path, adapted: bool = True) -> Path:
     """Write a model in Hugging Face format (safetensors), with tokenizer and value head; replaced whole or not at all.
 
     Adapters are merged into the model's matrices (unless ``adapted`` is false), and kept in peft's format in the folder
     ``adapter``.
     """
-    temporary = folder.with_name(f".{folder.name}.writing")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    model.sampler.save(temporary) if isinstance(model, DenoisingModel) else _write(model, temporary, adapted)
-    old = folder.with_name(f".{folder.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        os.rename(folder, old)
-    os.rename(temporary, folder)
-    shutil.rmtree(old, ignore_errors=True)
+    with replaced_folder(folder) as made:
+        model.sampler.save(made) if isinstance(model, DenoisingModel) else _write(model, made, adapted)
     return folder
 
 

@@ -9,14 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from penstock.config.learner import LearnerSpec
 from penstock.core.contracts import Policy
 from penstock.core.types import Unit
 from penstock.models import outputs
 from penstock.models.arithmetic import cast_again
-from penstock.models.dropout import dropped
 from penstock.models.experts import check_routes, replayed, routers_of
 from penstock.models.heads import Head
 from penstock.models.language_model import LanguageModel
@@ -26,6 +25,51 @@ from penstock.models.outputs import Teacher, View, Vocabulary, WholeVocabulary
 from penstock.models.packing import TokenBatch, lay_out
 from penstock.models.restrict import prepare
 from penstock.models.uploads import uploaded
+
+BRANCHES = ("self_attn", "attn", "attention", "mlp", "o", "DenseReluDense")
+"""Names of the modules whose output is added to the residual stream in the architectures of transformers (the last two: T5)."""
+
+
+@contextmanager
+def dropped(
+    model: LanguageModel, tokens: float, branches: float, noise: torch.Generator, adapters: float = 0.0
+) -> Iterator[None]:
+    """Inside, whole token embeddings are zeroed with probability ``tokens`` and entries of each attention and feed-forward
+    output with probability ``branches`` (the rest scaled up, Srivastava et al. 2014), and likewise of what goes into low-rank
+    adapters with probability ``adapters``. Masks come from a random stream of our own, so that a resume repeats them.
+
+    End tokens are never zeroed: a reward model reads its score there, and would learn far slower from a blank.
+    """
+
+    def mask(shape: torch.Size, rate: float, like: Tensor) -> Tensor:
+        return (torch.rand(shape, generator=noise) >= rate).to(like)
+
+    def drop_tokens(module: nn.Module, arguments: Any, embedded: Tensor) -> Tensor:
+        kept = mask(embedded.shape[:-1], tokens, embedded).masked_fill_(arguments[0] == model.text.end, 1)
+        return embedded * kept[..., None]
+
+    def drop_branch(module: nn.Module, arguments: Any, output: Any) -> Any:
+        added = output[0] if isinstance(output, tuple) else output
+        added = added * mask(added.shape, branches, added) / (1 - branches)
+        return (added, *output[1:]) if isinstance(output, tuple) else added
+
+    def drop_input(module: nn.Module, arguments: Any) -> Any:
+        return (arguments[0] * mask(arguments[0].shape, adapters, arguments[0]) / (1 - adapters), *arguments[1:])
+
+    hooks = []
+    if tokens:
+        hooks.append(model.network.get_input_embeddings().register_forward_hook(drop_tokens))
+    if branches:
+        named = model.network.named_modules()
+        hooks += [m.register_forward_hook(drop_branch) for n, m in named if n.rpartition(".")[2] in BRANCHES]
+    if adapters:
+        inputs = (m for n, m in model.network.named_modules() if ".lora_A." in n)
+        hooks += [m.register_forward_pre_hook(drop_input) for m in inputs]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 class LanguagePolicy(Policy):

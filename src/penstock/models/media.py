@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from penstock.config.media import MARKS
 from penstock.core.blobs import Blob, Decoded, medium_of
 from penstock.core.errors import DataError, ModelError
+from penstock.core.messages import Message
 from penstock.core.types import IntArray
 from penstock.models.attention import quiet_transformers
-from penstock.models.text import MediaStore, Message, Text
+from penstock.models.text import MediaStore, Text
 
 MEDIA = "media_T"
 """The column: the number of the medium that each token shows a part of, 0 for text."""
@@ -239,6 +240,10 @@ class MediaText(Text):
             marks = ", ".join(MARKS[kind] for kind in self.processor.pads)
             raise ModelError(f"the text spells {token}, which is a part of a medium; write a mark where one is ({marks})")
         return tokens
+
+    @property
+    def special(self) -> frozenset[str]:
+        return super().special - {*self.tokenizer.convert_ids_to_tokens(sorted(self.media))}  # they are refused by name
 
     def parts(self, content: str) -> list[Message]:
         pads, pieces = self.processor.pads, [piece for piece in _MARK.split(content) if piece]

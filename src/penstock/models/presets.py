@@ -137,7 +137,7 @@ def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
 
 
 def new_tower(spec: ModelSpec) -> int:
-    """Parameters of the tower of a model from scratch (``models/scratch_media.py``), two layers of half the decoder's width."""
+    """Parameters of the tower of a model from scratch (``models/scratch.py``), two layers of half the decoder's width."""
     w = PRESETS[spec.preset].width // 2
     if isinstance(spec.media, Hearing):
         return 21 * w * w + (146 + 25 * spec.media.seconds) * w
@@ -157,6 +157,16 @@ def tower_in(folder: Path) -> int:
 TOWER = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\.")
 
 
+def require_model_folder(folder: Path) -> None:
+    """Refuse a folder without a model's configuration, adapters alone by their name. Raises ModelError."""
+    if (adapters := folder / "adapter_config.json").exists():
+        base = json.loads(adapters.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        fix = "AutoPeftModelForCausalLM.from_pretrained(FOLDER).merge_and_unload().save_pretrained(NEW)"
+        raise ModelError(f"{folder}: these are low-rank adapters in peft's format for {base}, not a model; merge them: {fix}")
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+
+
 def shape_of(folder: Path) -> Shape | None:
     """The shape a model folder's ``config.json`` describes; None where the part for text leaves out what its class has anyway.
 
@@ -164,8 +174,7 @@ def shape_of(folder: Path) -> Shape | None:
         ModelError: no config, or one of another family of architectures.
     """
     file = folder / "config.json"
-    if not file.exists():
-        raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    require_model_folder(folder)
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= config.get("text_config", {})
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,10 +79,10 @@ class SequenceState:
         """The sample so far. Tokens stay as generated; the text ends before a stop string or stop token."""
         prompt, generated = len(self.request.tokens_T), len(self.tokens)
         body = self.tokens[:-1] if self.tokens and self.tokens[-1] in self.stop_tokens else self.tokens
-        decoded = text.decode(body)
+        stops = self.request.sampling.stop
+        marked = None if text.special_ids.isdisjoint(body) else _before(text.raw(body), stops)
         tokens_T = np.concatenate([self.request.tokens_T, np.asarray(self.tokens, np.int32)]).astype(np.int32)
         more = {name: np.pad(column, (0, generated)) for name, column in self.prompt_columns.items()}
-        cuts = [at for stop in self.request.sampling.stop if (at := decoded.find(stop)) >= 0]
         return Sample(
             key=self.request.key,
             columns={"tokens_T": tokens_T, **more},
@@ -90,6 +90,12 @@ class SequenceState:
             logp_T=np.concatenate([np.zeros(prompt), self.logps]).astype(np.float32),
             version_T=np.concatenate([np.full(prompt, -1), self.versions]).astype(np.int32),
             finish=finish,
-            text=decoded[: min(cuts, default=None)],
+            text=_before(text.decode(body), stops),
             blobs=self.request.blobs,
+            marked=marked,
         )
+
+
+def _before(text: str, stops: Sequence[str]) -> str:
+    """What comes before the first stop string."""
+    return text[: min([at for stop in stops if (at := text.find(stop)) >= 0], default=None)]

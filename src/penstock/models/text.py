@@ -13,8 +13,11 @@ from tokenizers import pre_tokenizers
 from transformers import Qwen2Tokenizer
 
 from penstock.core.blobs import Blob, Decoded
-from penstock.core.errors import ModelError
-from penstock.core.types import IntArray
+from penstock.core.errors import ModelError, blame
+from penstock.core.messages import Message
+from penstock.core.types import IntArray, Sampling
+from penstock.models.chat import GUARD, ChatTemplate
+from penstock.models.chat import PROBE as PROBE
 
 PAD, END, START = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
 
@@ -23,11 +26,9 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-PROBE = "QZ7JX"
-"""A content that no template changes."""
-
-Message = Mapping[str, Any]
 NONE: Message = {}
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half a character, which no tokenizer can read: JSON may write one, as the cut end of a text does."""
 
 
 class MediaStore(Protocol):
@@ -48,6 +49,8 @@ class Text:
 
     store: MediaStore | None = None
     """Where the media of a model that reads some are kept; None: it reads text alone."""
+    _guarded = False
+    """Whether texts are those of a chat template, in which marks that a content spells are guarded."""
 
     def __init__(self, tokenizer: Any, ends: Iterable[int] = (), encoder: bool = False) -> None:
         if tokenizer.eos_token_id is None:
@@ -65,6 +68,7 @@ class Text:
         """Whether the tokenizer begins every text as if a space came before it (SentencePiece's dummy prefix)."""
         self._asked: tuple[Any, str] = (None, "")
         """The conversation that was rendered last, and how it reads."""
+        self._templates: dict[str, ChatTemplate] = {}
 
     def __len__(self) -> int:
         return len(self.tokenizer)
@@ -76,14 +80,18 @@ class Text:
         return tuple(sorted({piece for piece in (*self.tokenizer.all_special_tokens, *added) if piece.strip()}))
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of plain text, without special tokens added."""
+        """Tokens of plain text, without special tokens added. Raises ModelError where it has half a character."""
+        if self._guarded and GUARD in text:
+            first, *rest = text.split(GUARD)
+            return sum(map(self.following, rest), self.encode(first))
+        _refuse_half(text)
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     @property
     def rendered(self) -> Text:
         """This tokenizer for what a chat template has written: it begins as the template says, so nothing comes before it."""
         view = copy.copy(self)
-        view.before, view.after = [], []
+        view.before, view.after, view._guarded = [], [], True
         return view
 
     def showing(self, blobs: Sequence[Blob]) -> Text:
@@ -132,6 +140,22 @@ class Text:
         """Text of tokens; special tokens are left out."""
         return self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
+    def raw(self, tokens: Iterable[int]) -> str:
+        """Text of tokens with the special ones but for those that end an answer, which are no part of it."""
+        said = [token for token in tokens if token not in self.ends]
+        return self.tokenizer.decode(said, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that :meth:`decode` leaves out."""
+        added = {token for token, piece in self.tokenizer.added_tokens_decoder.items() if piece.special}
+        return frozenset(added.union(self.tokenizer.all_special_ids))
+
+    def stops(self, sampling: Sampling) -> frozenset[int]:
+        """Tokens at which an answer ends, special ones that a stop string spells among them: no text ever holds those."""
+        spelled = {token for token in self.special_ids if self.tokenizer.convert_ids_to_tokens(token) in sampling.stop}
+        return self.ends.union(sampling.stop_tokens, spelled if sampling.stop else ())
+
     def render_chat(self, messages: Sequence[Message], arguments: Message = NONE) -> str:
         """Text of a conversation, marks included, up to where the assistant's answer begins.
 
@@ -152,9 +176,13 @@ class Text:
         """The assistant's ``answer`` as the template writes it after :meth:`render_chat`, up to and with its end token.
 
         Raises:
-            ModelError: as :meth:`render_chat`; or the template writes an answer in another way than it asks for one.
+            ModelError: as :meth:`render_chat`; the template writes an answer in another way than it asks for one; or the
+                answer spells a mark that is between turns.
         """
-        asked, whole = self.render_chat(messages, arguments), self._written([*messages, answer], arguments, False)
+        asked, template = self.render_chat(messages, arguments), self.template(arguments)
+        if mark := template.marks("assistant").search(str(dict(answer))):
+            raise ModelError(f"the answer spells {mark[0]}, which the chat template writes between turns; leave it out")
+        whole = self._written([*messages, answer], arguments, False)
         if not whole.startswith(asked):
             raise ModelError(
                 f"the chat template asks for an answer by {asked[-40:]!r} and writes a given one in another way; set "
@@ -162,31 +190,50 @@ class Text:
             )
         written = whole[len(asked) :]
         end = re.search("|".join(re.escape(self.tokenizer.decode([end])) for end in sorted(self.ends)), written)
-        return written[: end.end()] if end else written
+        written = written[: end.end()] if end else written
+        template.require_whole([answer], arguments, written, learned=True)
+        return written
 
     @cached_property
-    def in_parts(self) -> bool:
-        """Whether the chat template takes contents in parts alone and would leave a text out (SmolVLM's)."""
-        try:
-            return PROBE not in str(self.tokenizer.apply_chat_template([{"role": "user", "content": PROBE}], tokenize=False))
-        except Exception:  # a template raises what it likes; it says so again of the conversation itself
-            return False
+    def special(self) -> frozenset[str]:
+        """Texts that are control tokens wherever they are."""
+        added = self.tokenizer.added_tokens_decoder
+        return frozenset(str(added[token]) if token in added else self.decode([token]) for token in self.special_ids) - {""}
+
+    def template(self, arguments: Message = NONE) -> ChatTemplate:
+        """The chat template that arguments (``tools``) choose. Raises ModelError where there is none."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
+        with blame(ModelError, "the chat template"):
+            source = str(self.tokenizer.get_chat_template(None, arguments.get("tools") or None))
+        if source not in self._templates:
+            added = self.tokenizer.added_tokens_decoder
+            ends = {str(added[end]) for end in self.ends if end in added}
+            self._templates[source] = ChatTemplate(self.tokenizer, source, self.parts, self.special, ends)
+        return self._templates[source]
 
     def parts(self, content: str) -> list[Message]:
         """A message's content in parts."""
         return [{"type": "text", "text": content}]
 
     def _written(self, messages: Sequence[Message], arguments: Message, asking: bool) -> str:
-        if not getattr(self.tokenizer, "chat_template", None):
-            raise ModelError("the tokenizer has no chat template; set chat=false or add chat_template to the model folder")
-        said = [{**m, "content": self.parts(m["content"])} if isinstance(m.get("content"), str) else m for m in messages]
+        template = self.template(arguments)
+        turns, given = template.fitted(messages, arguments)
         try:
-            written = self.tokenizer.apply_chat_template(
-                said if self.in_parts else list(messages), tokenize=False, add_generation_prompt=asking, **arguments
-            )
+            written = str(self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asking, **given))
         except Exception as error:  # a template raises what it likes
             raise ModelError(f"the chat template refuses the conversation: {error}") from error
-        return str(written)
+        template.require_whole(messages, arguments, written)
+        return written
+
+
+def _refuse_half(text: str) -> str:
+    """The text. Raises ModelError where it has half a character."""
+    if half := _HALF.search(text):
+        raise ModelError(
+            f"half a character (a lone surrogate, {half[0]!r}) after {text[: half.start()][-20:]!r}; mend the text"
+        )
+    return text
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -206,7 +253,7 @@ def train_tokenizer(corpus: Iterable[str], vocabulary: int, marks: Sequence[str]
     """
     blank = Qwen2Tokenizer()
     made = blank.train_new_from_iterator(
-        corpus,
+        map(_refuse_half, corpus),
         vocabulary,
         new_special_tokens=[END, START, *marks],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 if TYPE_CHECKING:
     from penstock.models.text import Text
@@ -12,6 +15,20 @@ BROKEN = "\ufffd"
 """What stands for bytes that are no whole character yet."""
 WINDOW, CONTEXT = 32, 4
 """Tokens that are decoded together at most, and those that stay when the window moves on."""
+
+_BYTES = {letter: byte for byte, letter in bytes_to_unicode().items()}
+"""By the letters that byte-level tokenizers spell them with."""
+
+
+def bytes_of(token: int, piece: str, text: Text) -> list[int] | None:
+    """The UTF-8 bytes of a token that reads as ``piece``, by its name in the vocabulary where it is only part of a character;
+    None where the tokenizer is of a kind whose names do not say."""
+    if BROKEN not in piece:
+        return list(piece.encode())
+    name = str(text.tokenizer.convert_ids_to_tokens(token))
+    if found := re.fullmatch(r"<0x([0-9A-F]{2})>", name):
+        return [int(found[1], 16)]
+    return [_BYTES[letter] for letter in name] if _BYTES.keys() >= set(name) else None
 
 
 class Unfolding:

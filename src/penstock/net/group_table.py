@@ -20,7 +20,7 @@ JOINED = 1 << 16
 """Bytes of an array from which on it travels by itself: joining would copy it once more."""
 
 _steps = attrgetter("action_T", "logp_T", "version_T", "reward_T")
-_whole = attrgetter("key.sample", "finish", "text", "error", "extras")
+_whole = attrgetter("key.sample", "finish", "text", "error", "extras", "marked")
 
 Column = NDArray[Any] | list[Any]
 """Of all samples: joined, or one by one where that is not possible."""
@@ -61,10 +61,10 @@ def group_of(
     keys = prompts or [prompt.key] * len(lengths)
     samples = tuple(
         Sample(
-            SampleKey(key, number), columns, action_T, logp_T, version_T, finish, text, reward_T, error, extras, tuple(shown)
+            SampleKey(key, number), columns, action_T, logp_T, version_T, finish, text, reward_T, error, extras, shown, marked
         )
-        for key, columns, (action_T, logp_T, version_T, reward_T), (number, finish, text, error, extras), shown in zip(
-            keys, own, zip(*map(cut, steps), strict=True), zip(*whole, strict=True), blobs, strict=True
+        for key, columns, (action_T, logp_T, version_T, reward_T), (number, finish, text, error, extras, marked), shown in zip(
+            keys, own, zip(*map(cut, steps), strict=True), zip(*whole, strict=True), map(tuple, blobs), strict=True
         )
     )
     return Group(prompt, samples, origin)

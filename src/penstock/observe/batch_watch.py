@@ -15,9 +15,9 @@ from penstock.core.errors import LargeGradientError, NonFiniteStepError, Skipped
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.types import Group, Metrics, Row, Sample, Unit, Version
 from penstock.loops.learn import Watch
-from penstock.observe.breakers import ACTIONS, DOUBTED, REPEATED, offline_rules, online_rules, range_of_rewards, spike
+from penstock.observe.breakers import ACTIONS, DOUBTED, offline_rules, online_rules, range_of_rewards, spike
+from penstock.observe.history import suspected
 from penstock.observe.rules import (
-    Context,
     Reading,
     batch_facts,
     generated,
@@ -60,7 +60,7 @@ class BatchWatch(Watch):
         self.skips = 0
         self.facts: Metrics = batch_facts(groups, index) if self.on else {}
         if self.on and groups:
-            self.facts[REPEATED] = sentinels.prompts.repeated(groups)
+            self.facts |= sentinels.prompts.facts(groups, sentinels.limits)
         self._gap = ""  # why no step is taken on this batch, from its first minibatch on
         self._back: Alarm | None = None  # what weights go back for, once the batch is over
 
@@ -69,9 +69,12 @@ class BatchWatch(Watch):
             self.sentinels.note_weights(self.learner)
         if self.on and self.groups:
             self._judge("token versions", versions(self.groups, self.index, self.max_lag))
-            reading = range_of_rewards(self.facts, self.sentinels.history, self.sentinels.limits)
+            rewards = [sample.reward for sample in generated(self.groups) if sample.valid and sample.reward is not None]
+            reading = range_of_rewards(rewards, self.sentinels.history, self.sentinels.limits)
             if reading is not None and reading.bad and self.sentinels.acts:
                 self.held = True
+                low, high = self.facts["reward/low"], self.facts["reward/high"]
+                self.sentinels.history.leave_out(**{"reward/low": low, "reward/high": high})
                 self._skip("reward range", reading.message)
             elif reading is not None:
                 self._judge("reward range", reading)
@@ -96,6 +99,8 @@ class BatchWatch(Watch):
         if not self.on:
             raise error
         name = GAP if self._gap else "gradient norm" if isinstance(error, LargeGradientError) else "non-finite"
+        if isinstance(error, LargeGradientError) and not self._gap:
+            self.sentinels.history.leave_out(gradient_norm=error.norm)
         self._skip(name, self._gap or f"{error}{self._where()}")
 
     def _skip(self, name: str, text: str) -> None:
@@ -128,8 +133,8 @@ class BatchWatch(Watch):
         if not sums:
             return totals
         found, sentinels = mismatch_metrics(sums), self.sentinels
-        rules, context = rules_before_update(sentinels.thresholds), Context(sentinels.thresholds, sentinels.start())
-        reading = rules[0].read(found, context)
+        rules = rules_before_update(sentinels.thresholds)
+        reading = rules[0].read(found, sentinels.context)
         if reading is not None and reading.bad and reading.severity == "fatal" and sentinels.acts and sentinels.matched:
             self._gap, rules = f"{reading.message}{self._where()}", rules[1:]
         sentinels.matched = sentinels.matched or (reading is not None and reading.severity != "fatal")
@@ -140,8 +145,9 @@ class BatchWatch(Watch):
         """What holds the next optimizer step back."""
         if not self.on or not self.sentinels.acts:
             return FULL_STEP
-        limit = 0.0 if self._gap else spike("gradient_norm", self.sentinels.history, self.sentinels.limits)
-        return Caution(self.sentinels.rate, limit)
+        sentinels, limits = self.sentinels, self.sentinels.limits
+        limit = spike("gradient_norm", sentinels.history, limits, self.facts.get("reward/range", 0.0))
+        return Caution(sentinels.rate, 0.0 if self._gap else max(limit, limits.clipped_times * sentinels.clip_norm))
 
     def enough(self, metrics: Metrics) -> bool:
         """Whether the policy has moved so far in this batch that the rest of it is left out (as in Spinning Up's PPO)."""
@@ -184,6 +190,10 @@ class BatchWatch(Watch):
         rules = tuple(rule for rule in rules if sentinels.doubt is None or rule.name not in DOUBTED)
         for alarm in sentinels.check(rules, known, step):
             action = ACTIONS.get(alarm.sentinel, ("", ""))[0] if sentinels.acts and not alarm.cleared else ""
+            if alarm.sentinel in DOUBTED and action and not suspected(known, sentinels.history, sentinels.limits):
+                why = "weights moved as before, and no prompt that came before has less: other data may have done it"
+                action, alarm = "", replace(alarm, message=f"{alarm.message}; {why}, so training goes on")
+                sentinels.ask(alarm, None)
             if action == "roll back" and self._back is None:
                 self._back = replace(alarm, action=action)
             elif action != "roll back":

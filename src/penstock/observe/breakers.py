@@ -11,69 +11,13 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from penstock.core.types import Group, Metrics
+from penstock.core.types import Metrics
+from penstock.observe.history import LIMITS, REPEATED, History, Limits, spread
 from penstock.observe.rules import Context, Reading, Rule
 
 Action = Literal["skip", "roll back", "roll back to the best", "end the batch", "stop"]
-
-MEMORY = 100
-"""Batches that breakers compare with."""
-PROMPTS_REMEMBERED = 8192
-"""Prompts among which repetitions are looked for."""
-REPEATED = "prompts/repeated"
-"""Share of a batch's prompts that came before in the same pass over the data."""
-ROBUST = 1.4826
-"""A normal distribution's standard deviation in median absolute deviations."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where breakers trip; the same for every run."""
-
-    deviations: float = 8.0
-    """Robust standard deviations from the median."""
-    least: int = 10
-    """Healthy batches without which nothing can be compared."""
-    spike_times: float = 5.0
-    """A gradient norm, or a step, is large if it is so many times the largest of the latest healthy ones as well."""
-    recent: int = 20
-    """Batches whose rewards a fall is compared with, since rewards are to rise."""
-    fall: float = 0.5
-    """A reward has fallen in two batches if it did by so many standard deviations of single samples as well."""
-    outlier: float = 3.0
-    """A reward is out of range if it is further outside of those seen than so many times their range."""
-    reference_times: float = 5.0
-    """KL to the reference: so many times the largest of the latest ..."""
-    reference_least: float = 2.0
-    """... and so many nats a sample."""
-    step_kl: float = 5.0
-    """Nats a token from the policy that a batch began with to the one that is trained, above which the batch is over."""
-    entropy_times: float = 3.0
-    """Entropy of samples: so many times the median, with no reward for it."""
-    loss_times: float = 2.0
-    """Loss of an offline stage: so many times the median as well."""
-    repeated: float = 0.4
-    """Prompts that came before in the same pass, as a share of those of a batch that usually are new."""
-    skips: int = 3
-    """Skipped steps ..."""
-    skip_window: int = 20
-    """... in so many batches, which are no accident any more."""
-    rollbacks: int = 3
-    """Rollbacks in ``rollback_window`` batches; one more stops the run."""
-    rollback_window: int = 500
-    slower: float = 0.3
-    """Factor of the learning rate after each rollback."""
-    doubted: int = 10
-    """Batches as bad as before a rollback, after which it is not the weights."""
-    gold_falls: int = 3
-    """Evaluations in a row that must fall short of the best one ..."""
-    gold_errors: float = 3.0
-    """... each by so many standard errors of the difference, prompt by prompt."""
-
-
-LIMITS = Limits()
 
 ACTIONS: Mapping[str, tuple[Action, Action]] = {
     "non-finite": ("skip", "roll back"),
@@ -96,65 +40,22 @@ ACTIONS: Mapping[str, tuple[Action, Action]] = {
 DOUBTED = {"reward fall": "reward/mean", "loss jump": "loss", "entropy jump": "entropy/sampled", "reference KL": "kl/reference"}
 """Sentinels that other data may trip as well as broken weights, and the metric that each reads."""
 
-KEPT = ("gradient_norm", "update_size", "reward/mean", "entropy/sampled", "kl/reference", "loss", REPEATED)
-"""Metrics whose latest healthy values are remembered."""
-OF_STEPS = ("gradient_norm", "update_size")
-"""Those that say nothing where a batch had no gradient: momentum alone moved the weights."""
 
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Median, and the standard deviation that the median absolute deviation stands for."""
-    middle = statistics.median(values)
-    return middle, ROBUST * statistics.median(abs(value - middle) for value in values)
-
-
-@dataclass
-class History:
-    """Values of the latest healthy batches, by metric, and the smallest and the largest reward of a sample so far."""
-
-    values: dict[str, list[float]] = field(default_factory=dict)
-    lowest: float = math.inf
-    highest: float = -math.inf
-
-    def add(self, metrics: Metrics) -> None:
-        """Remember a healthy batch."""
-        for name in KEPT:
-            if name in metrics and not (name in OF_STEPS and metrics.get("gradient_norm", 0.0) == 0):
-                self.values[name] = [*self.values.get(name, [])[1 - MEMORY :], metrics[name]]
-        if "reward/mean" in metrics and "reward/low" in metrics:
-            self.lowest, self.highest = min(self.lowest, metrics["reward/low"]), max(self.highest, metrics["reward/high"])
-
-    def of(self, name: str, limits: Limits = LIMITS) -> list[float]:
-        """The remembered values of a metric; none while there are too few."""
-        found = self.values.get(name, [])
-        return found if len(found) >= limits.least else []
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
-        known = math.isfinite(self.lowest)
-        return {"values": {name: list(found) for name, found in self.values.items()}} | (
-            {"lowest": self.lowest, "highest": self.highest} if known else {}
-        )
-
-    @classmethod
-    def of_plain(cls, kept: Mapping[str, Any]) -> History:
-        """What :meth:`plain` gave."""
-        values = {name: list(found) for name, found in kept.get("values", {}).items()}
-        return cls(values, kept.get("lowest", math.inf), kept.get("highest", -math.inf))
-
-
-def spike(name: str, history: History, limits: Limits = LIMITS) -> float:
+def spike(name: str, history: History, limits: Limits = LIMITS, range_now: float = 0.0) -> float:
     """The value above which a batch's gradient norm or step is a spike (OLMo 2, arXiv:2501.00656, and SPAM, arXiv:2501.06842,
     cut gradients likewise); infinite while there is nothing to compare with.
 
     It must be far above the median and several times the largest of the latest, because where few groups have a signal the
-    median is small and the steps that teach are the large ones.
+    median is small and the steps that teach are the large ones. Where rewards of a batch are ``range_now`` apart, and usually
+    less, a gradient may be larger in proportion: the first full reward after many small ones teaches more than those.
     """
     values = history.of(name, limits)
     if not values:
         return math.inf
     middle, deviation = spread(values)
-    return max(middle + limits.deviations * deviation, limits.spike_times * max(values))
+    usual = statistics.median(history.values.get("reward/range") or [range_now])
+    wider = max(1.0, range_now / usual) if usual > 0 else 1.0
+    return wider * max(middle + limits.deviations * deviation, limits.spike_times * max(values))
 
 
 def update_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
@@ -162,7 +63,7 @@ def update_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> 
 
     A gradient cannot show that, and what a too large step does to rewards may show late or come back in another place.
     """
-    bound = spike("update_size", history, limits)
+    bound = spike("update_size", history, limits, metrics.get("reward/range", 0.0))
     if "update_size" not in metrics or bound == math.inf:
         return None
     value, largest = metrics["update_size"], max(history.of("update_size", limits))
@@ -173,18 +74,23 @@ def update_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> 
     return Reading(value, bound, not value <= bound, text)
 
 
-def range_of_rewards(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
-    """Whether rewards are far outside of all that were seen: a scale that changed, an overflow, another function."""
-    if "reward/low" not in metrics or not history.of("reward/mean", limits):
+def range_of_rewards(rewards: Sequence[float], history: History, limits: Limits = LIMITS) -> Reading | None:
+    """Whether many of a batch's rewards are far outside of all that were seen: a scale that changed, an overflow, another
+    function. Of rewards that have all been 0 so far there is no unit, and whatever comes first is a success."""
+    if not rewards or not history.of("reward/mean", limits):
         return None
-    width = max(history.highest - history.lowest, 1e-6)
-    low, high = history.lowest - limits.outlier * width, history.highest + limits.outlier * width
-    value = metrics["reward/high"] if metrics["reward/high"] > high else metrics["reward/low"]
+    size = max(abs(history.lowest), abs(history.highest))
+    reach = limits.outlier * max(history.highest - history.lowest, size, 1.0)
+    low, high = history.lowest - reach, history.highest + reach
+    outside = [reward for reward in rewards if not low <= reward <= high]
+    value = max(outside, default=max(rewards), key=abs)
     text = (
-        f"a reward of {value:.4g} is far outside of all {history.lowest:.4g} to {history.highest:.4g} that were seen: what "
-        "gives rewards has changed; look at it, and set scaling.clip if such values are meant"
+        f"{len(outside)} of {len(rewards)} rewards, {value:.4g} among them, are far outside of all {history.lowest:.4g} to "
+        f"{history.highest:.4g} that were seen: what gives rewards has changed; look at it, and go on with --sentinels warn if "
+        "such values are meant"
     )
-    return Reading(value, high if value > high else low, not low <= value <= high, text)
+    many = len(outside) >= min(len(rewards), max(3, limits.outlier_share * len(rewards)))
+    return Reading(value, low if value < low else high, bool(outside) and many and size > 0, text)
 
 
 def reward_fall(metrics: Metrics, context: Context, history: History, limits: Limits = LIMITS) -> Reading | None:
@@ -219,7 +125,8 @@ def reference_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) 
     values = history.of("kl/reference", limits)
     if not values or "kl/reference" not in metrics:
         return None
-    value, bound = metrics["kl/reference"], max(limits.reference_times * max(values), limits.reference_least)
+    least = max(limits.reference_least, limits.reference_token * metrics.get("length/mean", 0.0))
+    value, bound = metrics["kl/reference"], max(limits.reference_times * max(values), least)
     text = (
         f"the KL to the reference jumped to {value:.3g} nats a sample (at most {max(values):.3g} before, bound {bound:.3g}): "
         "the policy moved too far in one step; lower learner.learning_rate"
@@ -227,15 +134,16 @@ def reference_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) 
     return Reading(value, bound, value > bound, text)
 
 
-def entropy_jump(metrics: Metrics, history: History, limits: Limits = LIMITS) -> Reading | None:
+def entropy_jump(metrics: Metrics, context: Context, history: History, limits: Limits = LIMITS) -> Reading | None:
     """Whether samples became noise: far more entropy than before and no reward for it."""
     values, rewards = history.of("entropy/sampled", limits), history.of("reward/mean", limits)
     if not values or not rewards or not metrics.keys() >= {"entropy/sampled", "reward/mean"}:
         return None
     middle, deviation = spread(values)
     value = metrics["entropy/sampled"]
-    bound = max(limits.entropy_times * middle, middle + limits.deviations * deviation)
-    lost = metrics["reward/mean"] < statistics.median(rewards)
+    bound = max(limits.entropy_times * middle, middle + limits.deviations * deviation, middle + limits.entropy_least)
+    of_samples = max(metrics.get("reward/std", 0.0), context.start.get("reward/std", 0.0))
+    lost = metrics["reward/mean"] < statistics.median(rewards) - of_samples / 4
     text = (
         f"the entropy of the samples jumped from {middle:.3g} to {value:.3g} nats a token (bound {bound:.3g}) and the reward "
         "did not rise: the policy broke; lower learner.learning_rate"
@@ -281,7 +189,7 @@ def online_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]:
         Rule("update size", 1, ("update_size",), lambda metrics, context: update_jump(metrics, history, limits)),
         Rule("reward fall", 1, ("reward/mean",), lambda metrics, context: reward_fall(metrics, context, history, limits)),
         Rule("reference KL", 1, ("kl/reference",), lambda metrics, context: reference_jump(metrics, history, limits)),
-        Rule("entropy jump", 2, ("entropy/sampled",), lambda metrics, context: entropy_jump(metrics, history, limits)),
+        Rule("entropy jump", 2, ("entropy/sampled",), lambda metrics, context: entropy_jump(metrics, context, history, limits)),
         Rule("repeated prompts", 3, (REPEATED,), lambda metrics, context: repeated_prompts(metrics, history, limits)),
     )
 
@@ -292,25 +200,6 @@ def offline_rules(history: History, limits: Limits = LIMITS) -> tuple[Rule, ...]
         Rule("update size", 1, ("update_size",), lambda metrics, context: update_jump(metrics, history, limits)),
         Rule("loss jump", 3, ("loss",), lambda metrics, context: loss_jump(metrics, history, limits)),
     )
-
-
-class PromptMemory:
-    """Which prompts came in the latest pass over the data, as short hashes."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, int, int], int] = {}
-
-    def repeated(self, groups: Sequence[Group]) -> float:
-        """The share of the groups whose prompt came before under another ordinal of the same pass; remembers them."""
-        count = 0
-        for group in groups:
-            key = group.key
-            place = (key.source, key.epoch, hash((group.prompt.text, str(group.prompt.messages), group.prompt.blobs)))
-            count += self._seen.get(place, key.ordinal) != key.ordinal
-            self._seen.setdefault(place, key.ordinal)
-        while len(self._seen) > PROMPTS_REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        return count / len(groups) if groups else 0.0
 
 
 def standard_error(now: Mapping[str, float], then: Mapping[str, float]) -> float:

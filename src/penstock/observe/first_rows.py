@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.core.columns import was_cut
 from penstock.core.contracts import Scores
-from penstock.core.types import TOKENS, FloatArray, IntArray, Stepwise, Unit
+from penstock.core.types import TOKENS, FloatArray, IntArray, Prompt, Stepwise, Unit
 from penstock.loops.learn import Step
 from penstock.loops.look import Seen, pieces
 from penstock.models.text import Text
@@ -90,6 +90,13 @@ def spelled(tokens_T: IntArray, text: Text) -> list[str]:
         name if token in special else piece
         for token, name, piece in zip(tokens_T.tolist(), names, pieces(tokens_T, text.decode), strict=True)
     ]
+
+
+def remarks_on_prompts(prompt: Prompt, model: str, text: Text) -> list[str]:
+    """What is wrong with how the first prompt is given to the model of a folder or a hub."""
+    if not model or model.startswith("@") or prompt.messages or not getattr(text.tokenizer, "chat_template", None):
+        return []
+    return ["the model has a chat template and its prompts are bare texts; set chat=true (of the data) if it answers chats"]
 
 
 def remarks_on_rows(rows: Sequence[FirstRow]) -> Iterator[str]:

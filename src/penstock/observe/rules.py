@@ -40,9 +40,13 @@ class Thresholds:
     """Share of the samples that failed (a reward that raised, an environment that broke)."""
     entropy_left: float = 0.1
     """Share of the first batches' entropy that is left ..."""
+    entropy_lost: float = 0.1
+    """... and nats a token that were lost ..."""
     reward_gained: float = 0.25
     """... while the mean reward rose by less than so many of the first batches' standard deviations: a collapse. Entropy
-    that was paid for with reward is learning."""
+    that was paid for with reward is learning ..."""
+    solved: float = 0.9
+    """... and so is that of a mean reward so far up from the smallest to the largest of a sample: little is left to gain."""
     cut_samples: float = 0.5
     """Share of the samples that are cut at their longest length ..."""
     cut_more: float = 0.4
@@ -103,10 +107,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Context:
-    """What a rule compares with: the bounds, and means over the first batches (empty until those have passed)."""
+    """What a rule compares with: the bounds, means over the first batches (empty until those have passed), and the smallest and
+    the largest reward of a sample so far (none: infinite)."""
 
     thresholds: Thresholds = EXACT
     start: Mapping[str, float] = field(default_factory=dict)
+    lowest: float = math.inf
+    highest: float = -math.inf
 
 
 @dataclass(frozen=True)
@@ -298,9 +305,11 @@ def entropy_collapse(metrics: Metrics, context: Context) -> Reading | None:
     start = context.start
     if not start:
         return None
-    value, bound = metrics["entropy/sampled"], context.thresholds.entropy_left * start["entropy/sampled"]
-    gain = metrics["reward/mean"] - start["reward/mean"]
-    gained = gain > 0 and gain >= context.thresholds.reward_gained * start.get("reward/std", 0.0)
+    value, bounds = metrics["entropy/sampled"], context.thresholds
+    bound = min(bounds.entropy_left * start["entropy/sampled"], start["entropy/sampled"] - bounds.entropy_lost)
+    gain, width = metrics["reward/mean"] - start["reward/mean"], context.highest - context.lowest
+    solved = width > 0 and metrics["reward/mean"] >= context.lowest + bounds.solved * width
+    gained = solved or (gain > 0 and gain >= bounds.reward_gained * start.get("reward/std", 0.0))
     text = (
         f"the entropy of the samples fell from {start['entropy/sampled']:.3g} to {value:.3g} nats a token (bound {bound:.3g}) "
         f"while the reward went from {start['reward/mean']:.3g} to {metrics['reward/mean']:.3g}: the policy repeats itself "

@@ -14,7 +14,8 @@ from penstock.core.types import Group, Metrics, Version
 from penstock.loops.learn import Watcher
 from penstock.observe import breakers
 from penstock.observe.batch_watch import BatchWatch, fatal
-from penstock.observe.breakers import ACTIONS, DOUBTED, LIMITS, GoldWatch, History, Limits
+from penstock.observe.breakers import ACTIONS, DOUBTED, GoldWatch
+from penstock.observe.history import LIMITS, History, Limits, PromptMemory
 from penstock.observe.rules import EXACT, STARTING, Context, Reading, Rule, Thresholds, weights_differ
 
 SAMPLED_WEIGHTS = 1024
@@ -30,6 +31,8 @@ class Sentinels(Watcher):
 
     mode: SentinelMode = "on"
     thresholds: Thresholds = EXACT
+    clip_norm: float = 0.0
+    """Norm to which the learner clips gradients; 0: it does not."""
     _bad: dict[str, int] = field(default_factory=dict)  # batches in a row
     _calm: dict[str, int] = field(default_factory=dict)  # batches in a row since an active one was last bad
     _active: list[str] = field(default_factory=list)
@@ -41,7 +44,7 @@ class Sentinels(Watcher):
     restore: breakers.Restore | None = None
     """Loads an earlier checkpoint's weights; None: nothing can be rolled back."""
     history: History = field(default_factory=History)
-    prompts: breakers.PromptMemory = field(default_factory=breakers.PromptMemory)
+    prompts: PromptMemory = field(default_factory=PromptMemory)
     gold: GoldWatch = field(default_factory=GoldWatch)
     rate: float = 1.0
     """Factor of the learning rate, lowered by each rollback."""
@@ -58,9 +61,14 @@ class Sentinels(Watcher):
 
     def check(self, rules: Sequence[Rule], metrics: Metrics, step: int) -> list[Alarm]:
         """Alarms of the rules that trip, or clear, at a step with these metrics."""
-        context = Context(self.thresholds, self.start())
+        context = self.context
         found = [(rule, rule.read(metrics, context)) for rule in rules]
         return [alarm for rule, seen in found if seen for alarm in self.judge(rule.name, rule.patience, seen, step)]
+
+    @property
+    def context(self) -> Context:
+        """What rules compare with."""
+        return Context(self.thresholds, self.start(), self.history.lowest, self.history.highest)
 
     def judge(self, name: str, patience: int, reading: Reading, step: int) -> list[Alarm]:
         """The alarm of one reading, if it trips or clears its sentinel. A fatal reading trips at once and always."""
@@ -132,9 +140,10 @@ class Sentinels(Watcher):
         return self.mode == "on"
 
     def skipped(self, name: str, text: str, step: int) -> Alarm:
-        """The alarm of an optimizer step that was not taken; its action says what follows where that happens too often."""
+        """The alarm of a batch of which an optimizer step was not taken; its action says what follows where that happens in too
+        many batches."""
         limits = self.limits
-        known = self._skips[name] = [*(s for s in self._skips.get(name, ()) if s > step - limits.skip_window), step]
+        known = self._skips[name] = sorted({*(s for s in self._skips.get(name, ()) if s > step - limits.skip_window), step})
         often = len(known) >= limits.skips and self.acts
         action = ACTIONS[name][1] if often else "skip"
         more = f"; {len(known)} in {limits.skip_window} batches are no accident" if often else ""
@@ -177,12 +186,12 @@ class Sentinels(Watcher):
         if reached is None:
             lost = alarm.sentinel in ("non-finite", "gradient norm")
             text = f"{alarm.message}; there is no good checkpoint to go back to (checkpoint.every)"
-            self._doubt(alarm, None)
+            self.ask(alarm, None)
             return replace(alarm, severity="fatal" if lost else "warning", message=text, action="stop" if lost else "none")
         self.over = self.over or (alarm.sentinel == "gold" and self.gold.times > 1)
         self.rate *= limits.slower
         self._rollbacks.append(step)
-        self._doubt(alarm, reached)
+        self.ask(alarm, reached)
         self._skips.pop(alarm.sentinel, None)
         self._bad.pop(alarm.sentinel, None)
         self._active = [name for name in self._active if name != alarm.sentinel]
@@ -191,7 +200,8 @@ class Sentinels(Watcher):
         text = f"{alarm.message}; went back to the weights of step {reached}, {way_on}"
         return replace(alarm, message=text)
 
-    def _doubt(self, alarm: Alarm, reached: int | None) -> None:
+    def ask(self, alarm: Alarm, reached: int | None) -> None:
+        """From here on ask of each batch whether it was the weights; ``reached``: the step that they went back to, if any."""
         if alarm.sentinel in DOUBTED:
             self.doubt = breakers.Doubt(alarm.sentinel, alarm.bound, reached)
 
@@ -260,6 +270,9 @@ class Sentinels(Watcher):
             "matched": self.matched,
             "over": self.over,
             "doubt": asdict(self.doubt) if self.doubt else None,
+            "due": asdict(self.due) if self.due else None,
+            "weights": [self._weights, self._unchanged],
+            "prompts": self.prompts.plain(),
         }
         return State({}, values)
 
@@ -278,6 +291,9 @@ class Sentinels(Watcher):
         self.quiet_until, self.matched = int(kept["quiet_until"]), bool(kept["matched"])
         self.over = bool(kept["over"])
         self.doubt = breakers.Doubt(**kept["doubt"]) if kept.get("doubt") else None
+        self.due = Alarm(**kept["due"]) if kept.get("due") else None
+        self._weights, self._unchanged = kept.get("weights", (None, 0))
+        self.prompts.load(kept.get("prompts", {}))
 
 
 def digest_of(learner: Learner) -> str:

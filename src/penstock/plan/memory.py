@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.optimizers import AdamW, AdamW8bit
-from penstock.config.run import Offline, Online
+from penstock.config.run import Offline, Online, Run
 from penstock.config.strategies import DDP, FSDP2, DeepSpeed, OneDevice
 from penstock.models.presets import Shape
 
@@ -178,3 +178,22 @@ def size_text(count: float) -> str:
             return f"{count:.0f} {unit}" if unit in ("B", "kB") else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+TOKEN_BYTES = 13
+"""Of a token on its way: id and version in 4 bytes, log-prob in 4, a flag in 1."""
+
+
+def moved(stage: Online, run: Run, weights: float) -> list[tuple[str, float, str]]:
+    """(what, bytes, which way) between the processes of a run in one step of a stage whose weights take ``weights`` bytes."""
+    counts, answers = run.roles, stage.batch * stage.samples * stage.sampling.max_new_tokens * TOKEN_BYTES
+    ways = 3 if not counts.references else 4
+    readers = "the reward workers" + (", the references" if counts.references else "")
+    return [
+        ("weights", weights * counts.generators, f"from the learner to {counts.generators} generator(s) by {counts.channel}"),
+        (
+            "answers",
+            float(answers * ways),
+            f"at most: to the hub, and from it to {readers} and the learner; prompts with them",
+        ),
+    ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.config.run import DataSpec
 from penstock.core.errors import DataError, blame
-from penstock.data.rows import Rows, span
+from penstock.data.rows import Rows
 from penstock.feedback.exchange.snapshot import content_hash
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ SCHEME = "feedback:"
 
 def open_feedback(spec: DataSpec, place: str, base: Path) -> Rows:
     """The rows of a store as the source of a stage; see :func:`rows`."""
-    found = rows(place, base, spec.options)
-    return Rows(spec.name or "feedback", [found[index] for index in span(spec, len(found))])
+    return Rows.of(spec, "feedback", rows(place, base, spec.options))
 
 
 def rows(place: str, base: Path, options: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -64,7 +64,8 @@ def tools(seed: int = 0, task: Task = "calculator", imitation: int = 0, steps: i
     def data(function: str, **options: Any) -> DataSpec:
         source = f"penstock.recipes.tools:{function}"
         name = "asked" if options["seed"] else "held-out"
-        return DataSpec(source=source, name=name, prompt="{{ question }}", chat=True, options={"task": task, **options})
+        asked = {"prompt": "{{ question }}"} if function == "questions" else {}
+        return DataSpec(source=source, name=name, chat=True, options={"task": task, **options}, **asked)
 
     return Run(
         name=f"tools-{task}",
@@ -84,7 +85,10 @@ def tools(seed: int = 0, task: Task = "calculator", imitation: int = 0, steps: i
                 model=ModelSpec(path="@sft"),
                 data=data("questions", size=16 * steps, seed=seed + 1),
                 environment=EnvironmentSpec(
-                    function="tools", turns=3, options={"tools": [f"penstock.envs.small_tools:{TOOLS[task]}"]}
+                    function="tools",
+                    turns=3,
+                    show_tools=False,  # the imitated conversations did not show them either
+                    options={"tools": [f"penstock.envs.small_tools:{TOOLS[task]}"]},
                 ),
                 rewards=(RewardSpec(function="exact_match"),),
                 algorithm=GRPO(clip=(0.2, 0.28)),

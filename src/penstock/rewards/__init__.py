@@ -1,4 +1,4 @@
 """What scores a finished group: user functions, exact answers, mathematics, reward models, and mixtures of them.
 
-Import the modules themselves: ``runner``, ``exact``, ``math``, ``model``. None of them imports torch.
+Import the modules themselves; read ``runner`` first. None of them imports torch.
 """

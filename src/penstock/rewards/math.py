@@ -1,7 +1,7 @@
-"""Equality of mathematical answers, judged by math-verify in processes of its own. The package's only home.
+"""Equality of mathematical answers (:mod:`penstock.rewards.equality`), judged in processes of its own.
 
-Simplifying an answer can take for ever, and math-verify's own time limit is a signal, which works in a main thread only.
-So each question goes as a line of JSON to a worker process, which is killed at the time limit and started again.
+Simplifying an answer can take for ever, so each question goes as a line of JSON to a worker process, which is killed at the
+time limit and started again.
 """
 
 from __future__ import annotations
@@ -9,18 +9,23 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import logging
 import math
 import os
 import queue
+import resource
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from multiprocessing.connection import wait
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.errors import RewardError, SpecError
-from penstock.rewards.exact import expected
+from penstock.rewards.answers import answer_of, expected, statement
+from penstock.rewards.equality import equal
 from penstock.sandbox.threads import DeadlineError
 
 if TYPE_CHECKING:
@@ -30,16 +35,15 @@ _START_SECONDS = 60.0
 _MEMORY_BYTES = 4 * 2**30
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONHOME")
 """Environment variables that the process has."""
-_FORMULA_CHARACTERS = 200
-"""Longest text that is also read as one formula; reading prose as a formula is slow and never right."""
 
 
 class MathReward:
     """Whether a completion's final answer equals the expected one in mathematics: ``\\frac{1}{2}``, ``0.5`` and ``1/2``.
 
-    The expected answer is the row's ``column``, of which only what follows the last ``####`` counts if there is one. A
-    plain blocking function of (sample, columns), safe to call from several threads; ``limit`` is the number of seconds one
-    answer may take, and waiting for one of the ``processes`` is not counted.
+    The expected answer is the row's ``column``: what follows its last ``####`` or is in its last box, else all of it; any of
+    several is right. The completion's is what :func:`~penstock.rewards.answers.statement` finds. A plain blocking function of
+    (sample, columns), safe to call from several threads; ``limit`` is the number of seconds one answer may take, and waiting
+    for one of the ``processes`` is not counted.
     """
 
     def __init__(self, deadline: float, *, column: str = "answer", limit: float = 5.0, processes: int = 2) -> None:
@@ -63,10 +67,10 @@ class MathReward:
         Raises:
             RewardError: the expected answer is missing or is no mathematics; the process died.
         """
-        answer = expected(columns, self._column).rpartition("####")[2].strip()
+        right = [f"{one:f}" if isinstance(one, Decimal) else one for one in expected(columns, self._column)]
         worker = self._workers.get()
         try:
-            reply = worker.ask({"expected": answer, "text": sample.text, "limit": self._limit}, self._limit)
+            reply = worker.ask({"expected": right, "text": answer_of(sample), "limit": self._limit}, self._limit)
         except DeadlineError:  # the worker was killed, and is started again by the next question
             self.timeouts += 1
             return 0.0
@@ -103,109 +107,58 @@ class _Worker:
         root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from penstock.rewards.math import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**kept, "PYTHONPATH": path},
-        )
+        command = [sys.executable, "-P", "-c", "from penstock.rewards.math import serve; serve()"]
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**kept, "PYTHONPATH": path},
+            )
+        self._lines = self._link.makefile("rb")
         try:
-            ready = self._exchange(None, _START_SECONDS)
+            self._exchange({"expected": ["1"], "text": "1.0\\cdot 1", "limit": _START_SECONDS}, _START_SECONDS)
         except DeadlineError as error:
             raise RewardError(f"its process did not start within {_START_SECONDS:g} s; is the machine overloaded?") from error
-        if "error" in ready:
-            raise RewardError(ready["error"])
 
-    def _exchange(self, request: Mapping[str, Any] | None, seconds: float) -> dict[str, Any]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def _exchange(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         try:
-            if request is not None:
-                process.stdin.write(json.dumps(request).encode() + b"\n")
-                process.stdin.flush()
-            if not wait([process.stdout.fileno()], seconds):
-                raise DeadlineError(seconds)
-            line = process.stdout.readline()
-        except (OSError, ValueError):  # its pipe broke, or was closed with the reward
+            self._link.settimeout(seconds)
+            self._link.sendall(json.dumps(request).encode() + b"\n")
+            line = self._lines.readline()
+        except TimeoutError:
+            raise DeadlineError(seconds) from None
+        except (OSError, ValueError):  # its end broke, or was closed with the reward
             line = b""
         if not line.endswith(b"\n"):
-            raise RewardError(f"its process died (exit code {process.wait()}), out of memory perhaps")
+            process = self._process
+            raise RewardError(f"its process died (exit code {process and process.wait()}), out of memory perhaps")
         return json.loads(line)
 
     def kill(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
             process.wait()
+            self._link.close()
+            self._lines.close()
 
 
 def serve() -> None:
     """The worker process: answer one JSON line with another until the input ends."""
-    # Only this pipe may carry answers: whatever a library prints goes to the standard error instead.
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
+    with contextlib.suppress(ValueError, OSError):  # some systems know no such limit
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    try:
-        _equal("1", "1")
-    except ImportError as error:
-        answers.write(
-            json.dumps({"error": f"math-verify cannot be imported ({error}); run: pip install penstock[math]"}) + "\n"
-        )
-        return
-    answers.write(json.dumps({"ready": True}) + "\n")
-    for line in sys.stdin.buffer:
+    logging.disable(logging.CRITICAL)
+    for line in (link := socket.socket(fileno=0)).makefile("rb"):
         request = json.loads(line)
-        _end_if_orphaned(request["limit"])
+        signal.alarm(math.ceil(request["limit"]) + 5)  # ends this process should the parent be gone and unable to
         try:
-            reply: dict[str, Any] = {"score": float(_equal(request["expected"], request["text"]))}
+            said = statement(request["text"])
+            found = [equal(gold, said) for gold in request["expected"]]  # all: one that cannot be read is an error
+            reply: dict[str, Any] = {"score": float(any(found))}
         except Exception as error:
             reply = {"error": str(error) or type(error).__name__}
-        _end_if_orphaned(0)
-        answers.write(json.dumps(reply) + "\n")
-
-
-def _end_if_orphaned(limit: float) -> None:
-    """Let the system end this process well after the limit, should the parent be gone and unable to; 0 calls it off."""
-    with contextlib.suppress(ImportError, AttributeError):
-        import signal
-
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(math.ceil(limit) + 5 if limit else 0)
-
-
-def _equal(answer: str, text: str) -> bool:
-    """Whether the last expression of ``text`` equals ``answer``; runs without any time limit of its own."""
-    import logging
-
-    import math_verify
-
-    logging.disable(logging.CRITICAL)
-
-    def read(source: str) -> list[Any]:
-        return math_verify.parse(source, parsing_timeout=None)
-
-    def bare(source: str) -> bool:
-        return (
-            len(source) <= _FORMULA_CHARACTERS
-            and "\n" not in source
-            and not any(mark in source for mark in ("$", "\\boxed", "\\(", "\\["))
-        )
-
-    # Read as one formula first: without marks "3\\sqrt{2}" would be found to hold the number 3.
-    gold = (read(f"${answer}$") if bare(answer) else []) or read(answer)
-    if not gold:
-        raise ValueError(f"cannot read the expected answer {answer[:80]!r} as mathematics; use exact_match for other answers")
-    readings = [read(text)]
-    if bare(text):
-        readings.append(read(f"${text.strip()}$"))
-    return any(math_verify.verify(gold, reading, timeout_seconds=None) for reading in readings if reading)
+        signal.alarm(0)
+        link.sendall(json.dumps(reply).encode() + b"\n")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,25 +25,14 @@ from penstock.core.contracts import RewardFunction
 from penstock.core.errors import PenstockError, RewardError, SpecError
 from penstock.core.types import LARGEST_REWARD, STEP_ENDS, Group, Sample
 from penstock.data.resolve import resolve
-from penstock.rewards import episode, exact, length, pictures
+from penstock.rewards.built_in import BUILT_IN
 from penstock.sandbox.threads import DeadlineError, StuckError, Threads, bounded, is_asynchronous
-
-BUILT_IN: Mapping[str, RewardFunction] = {
-    "exact_match": exact.exact_match,
-    "contains": exact.contains,
-    "last_number": exact.last_number,
-    "gym": exact.gym,
-    "overlong": length.overlong,
-    "compressible": pictures.compressible,
-    "environment": episode.environment,
-}
-"""Rewards a spec may name without saying where they are; those of ``_WITH_PROCESSES`` too, which keep their own deadlines."""
 
 _WITH_PROCESSES = {
     "math": ("penstock.rewards.math", "MathReward", "column, limit or processes"),
     "code": ("penstock.rewards.code", "CodeReward", "column, sandbox, give, limit, memory_mb, packages or processes"),
 }
-"""Module, class and options of rewards that own processes."""
+"""Module, class and options of the built-in rewards that own processes, and keep their own deadlines."""
 
 _Outcome = float | NDArray[np.float64] | None | RewardError
 """What one reward gave a sample: a number, one per action token, nothing that applies, or a failure."""
@@ -91,13 +81,14 @@ class Mixture:
     def _part(self, spec: RewardSpec, provided: Mapping[str, RewardFunction], base: Path | None) -> _Part:
         scheme = spec.function.partition(":")[0]
         name = spec.name or (scheme if scheme in ("judge", "clip") else spec.function.rpartition(":")[2].removeprefix("@"))
-        if spec.function in _WITH_PROCESSES and spec.function not in provided:
-            function: RewardFunction = self._with_processes(spec)
-            return _Part(name, function, spec.weight, None, {}, False, is_asynchronous(function))
+        options: Mapping[str, Any] = spec.options
+        deadline: float | None = spec.deadline
         if spec.function in provided:
             function = provided[spec.function]
         elif spec.function in BUILT_IN:
             function = BUILT_IN[spec.function]
+        elif spec.function in _WITH_PROCESSES:
+            function, options, deadline = self._with_processes(spec), {}, None
         elif scheme in ("model", "judge", "clip"):
             raise SpecError(f'reward "{spec.function}": the model behind it was not loaded; pass it to Mixture as provided')
         elif ":" not in spec.function:
@@ -105,9 +96,8 @@ class Mixture:
             raise SpecError(f'reward "{spec.function}" is unknown; known are: {known}; or write FILE.py:FUNCTION')
         else:
             function = resolve(spec.function, base)
-        whole_group = _takes_group(function, spec)
-        options, asynchronous = dict(spec.options), is_asynchronous(function)
-        return _Part(name, function, spec.weight, spec.deadline, options, whole_group, asynchronous)
+        whole_group = _takes_group(function, spec.function, options)
+        return _Part(name, function, spec.weight, deadline, options, whole_group, is_asynchronous(function))
 
     def _with_processes(self, spec: RewardSpec) -> RewardFunction:
         module, name, options = _WITH_PROCESSES[spec.function]
@@ -138,44 +128,39 @@ class Mixture:
         return replace(group, samples=tuple(samples))
 
     async def _ask(self, part: _Part, group: Group) -> list[_Outcome]:
-        if not part.whole_group:
-            return list(await asyncio.gather(*(self._ask_sample(part, group, sample) for sample in group.samples)))
-        scores = await self._call(part, group, group.prompt.columns, str(group.key))
+        columns, subjects = group.prompt.columns, [group] if part.whole_group else group.samples
+        scores: Any = await asyncio.gather(*(self._call(part, subject, columns) for subject in subjects))
+        if part.whole_group:
+            (scores,) = scores
         if isinstance(scores, RewardError):
             return [scores] * len(group.samples)
-        if isinstance(scores, np.ndarray) and scores.ndim:
-            scores = list(scores)
-        if not isinstance(scores, list | tuple) or len(scores) != len(group.samples):
-            given = f"{len(scores)} scores" if isinstance(scores, list | tuple) else f"{scores!r:.60}"
-            failure = _failure(
-                part, f"returned {given}", str(group.key), f"return a list of {len(group.samples)}, one a sample"
-            )
-            return [failure] * len(group.samples)
+        if not isinstance(scores, list) or len(scores) != len(group.samples):
+            given = f"{len(scores)} scores" if isinstance(scores, list) else f"{scores!r:.60}"
+            fix = f"return a list of {len(group.samples)}, one a sample"
+            return [_failure(part, f"returned {given}", group, fix)] * len(group.samples)
         return [_read_score(part, sample, score) for sample, score in zip(group.samples, scores, strict=True)]
 
-    async def _ask_sample(self, part: _Part, group: Group, sample: Sample) -> _Outcome:
-        score = await self._call(part, sample, group.prompt.columns, str(sample.key))
-        return score if isinstance(score, RewardError) else _read_score(part, sample, score)
-
-    async def _call(self, part: _Part, subject: Group | Sample, columns: Mapping[str, Any], key: str) -> Any:
+    async def _call(self, part: _Part, subject: Group | Sample, columns: Mapping[str, Any]) -> Any:
         """What the function returns, or the failure of this call."""
         own = dict(columns)  # a reward that changes its columns must not change what siblings see
         try:
             if part.asynchronous:
-                return await bounded(part.function(subject, own, **part.options), part.deadline)
-            return await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline)
+                return _plain(await bounded(part.function(subject, own, **part.options), part.deadline))
+            return _plain(await self._threads.run(lambda: part.function(subject, own, **part.options), part.deadline))
         except StuckError as error:
-            raise StuckError(f'reward "{part.name}" on prompt {key}: {error}') from error
+            raise StuckError(f'reward "{part.name}" on prompt {subject.key}: {error}') from error
         except DeadlineError as error:
-            return _failure(part, str(error), key)
+            return _failure(part, str(error), subject)
         except PenstockError as error:
-            return _failure(part, "failed", key, str(error))
+            return _failure(part, "failed", subject, str(error))
         except Exception as error:
-            return _failure(part, f"raised {type(error).__name__}", key, f"{error}{_line(error)}")
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{error} ({Path(place.filename).name}:{place.lineno})"
+            return _failure(part, f"raised {type(error).__name__}", subject, where)
 
     def _combine(self, sample: Sample, outcomes: list[_Outcome]) -> Sample:
         actions = int(np.count_nonzero(sample.action_T))
-        total_A, per_token, marked = np.zeros(actions), False, False
+        total_A, marked = np.zeros(actions), False
         last_A = np.arange(actions) == actions - 1
         ends_A = np.zeros(actions, bool)
         sums: dict[str, float] = {}
@@ -186,18 +171,19 @@ class Mixture:
                 self.last_failure = str(outcome)
                 failed = failed or str(outcome)
             elif isinstance(outcome, np.ndarray):
-                given_A = np.nan_to_num(outcome)
+                given_A, absent_A = np.nan_to_num(outcome), np.isnan(outcome)
                 sums[part.name] = float(given_A.sum())
                 total_A += part.weight * given_A
-                per_token, marked = True, marked or bool(np.isnan(outcome).any())
-                ends_A |= ~np.isnan(outcome) if np.isnan(outcome).any() else (outcome != 0) | last_A
+                marked |= bool(absent_A.any())
+                ends_A |= ~absent_A if absent_A.any() else (outcome != 0) | last_A
             elif outcome is not None:
                 sums[part.name] = outcome
                 total_A[-1:] += part.weight * outcome
                 ends_A |= last_A
         extras = {**sample.extras, "rewards": sums}
         if marked:
-            extras[STEP_ENDS] = _at(sample.action_T, ends_A)
+            extras[STEP_ENDS] = ends_T = np.zeros(len(sample.action_T), bool)
+            ends_T[sample.action_T] = ends_A
         sample = replace(sample, extras=extras)
         if not failed and actions == 0:
             failed = f"RewardError: prompt {sample.key} has no action token that could carry a reward"
@@ -206,7 +192,7 @@ class Mixture:
             self.inapplicable += 1
         if failed:
             return sample.failed(failed)
-        return sample.scored(total_A.tolist() if per_token else float(total_A[-1]))
+        return sample.scored(total_A.tolist())
 
     async def close(self) -> None:
         """End the processes and idle threads of the rewards built here; provided functions stay their owner's."""
@@ -215,59 +201,56 @@ class Mixture:
         self._threads.close()
 
 
-def _takes_group(function: Callable[..., Any], spec: RewardSpec) -> bool:
+def _takes_group(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> bool:
     """Whether a function takes whole groups; refuses one that could not be called at all."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some built-in functions have no signature to look at
         return False
+    if said := _elsewhere(signature):
+        raise SpecError(f'reward "{name}" cannot be called as function(sample or group, columns, **options): {said}')
     try:
-        signature.bind(None, None, **spec.options)
+        signature.bind(None, None, **options)
     except TypeError as error:
         raise SpecError(
-            f'reward "{spec.function}" cannot be called as function(sample or group, columns, **options) '
-            f"with options {dict(spec.options)}: {error}"
+            f'reward "{name}" cannot be called as function(sample or group, columns, **options) '
+            f"with options {dict(options)}: {error}"
         ) from error
     return next(iter(signature.parameters)) == "group"
 
 
-def _at(action_T: NDArray[np.bool_], ends_A: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    ends_T = np.zeros(len(action_T), bool)
-    ends_T[action_T] = ends_A
-    return ends_T
+def _elsewhere(signature: inspect.Signature) -> str:
+    """How a reward with the arguments of TRL's or verl's is called from one of ours; empty for another."""
+    if "completions" in signature.parameters:  # TRL's: lists over a batch, and columns by name
+        return "TRL's take lists: def reward(sample, columns): return FUNCTION(completions=[sample.text], …=[columns[…]])[0]"
+    if "solution_str" in signature.parameters:  # verl's
+        return "verl's are called so: def reward(sample, columns): return FUNCTION(…, sample.text, columns['answer'])"
+    return ""
 
 
 def _read_score(part: _Part, sample: Sample, score: Any) -> _Outcome:
-    """Check one score: a finite number, one finite number an action token, or None."""
-    if score is None:
-        return None
-    key, actions = str(sample.key), int(np.count_nonzero(sample.action_T))
-    absent = isinstance(score, list | tuple) and any(value is None for value in score)
-    try:
-        values = np.asarray([np.nan if value is None else value for value in score] if absent else score)
-    except Exception:
-        values = np.asarray("unreadable")
-    if values.dtype.kind not in "biuf" or values.ndim > 1:
+    """Check one score: a finite number, one finite number an action token, or None. A failure stays one."""
+    if score is None or isinstance(score, RewardError):
+        return score
+    actions = int(np.count_nonzero(sample.action_T))
+    values = [value for value in score if value is not None] if isinstance(score, list) else [score]
+    if not all(isinstance(value, int | float | np.floating) for value in values):
         fix = "return a number, a list of numbers (one an action token), or None"
-        return _failure(part, f"returned {type(score).__name__}", key, fix)
-    if values.ndim == 1 and len(values) != actions:
+        return _failure(part, f"returned {type(score).__name__} {score!r:.60}", sample, fix)
+    if isinstance(score, list) and len(score) != actions:
         fix = f"return one for each of the {actions} action tokens"
-        return _failure(part, f"returned {len(values)} numbers", key, fix)
-    stated = [value for value in score if value is not None] if absent else values
-    if not (np.abs(np.asarray(stated, np.float64)) <= LARGEST_REWARD).all():
-        return _failure(part, f"returned {score!r:.60}", key, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
-    return values.astype(np.float64) if values.ndim else float(values)
+        return _failure(part, f"returned {len(score)} numbers", sample, fix)
+    if not all(abs(value) <= LARGEST_REWARD for value in values):
+        return _failure(part, f"returned {score!r:.60}", sample, f"a score must be finite, and within ±{LARGEST_REWARD:g}")
+    return np.array(score, np.float64) if isinstance(score, list) else float(score)  # None becomes NaN
 
 
-def _failure(part: _Part, what: str, key: str, detail: str = "") -> RewardError:
-    return RewardError(f'RewardError: reward "{part.name}" {what} on prompt {key}' + (f": {detail}" if detail else ""))
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch, which may need a gradient or be on a device, and lists of them, as Python's."""
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _line(error: Exception) -> str:
-    """Where in the user's code an exception was raised, if it is known."""
-    trace = error.__traceback__
-    if trace is None:
-        return ""
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return f" ({Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno})"
+def _failure(part: _Part, what: str, subject: Group | Sample, detail: str = "") -> RewardError:
+    return RewardError(f'RewardError: reward "{part.name}" {what} on prompt {subject.key}' + (f": {detail}" if detail else ""))

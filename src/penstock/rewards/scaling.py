@@ -28,8 +28,7 @@ class Moments:
 
     def seen(self, values: Sequence[float]) -> Moments:
         """The moments after more numbers."""
-        count, mean, squares = merged_moments(self.count, self.mean, self.squares, values)
-        return Moments(count, float(mean), float(squares))
+        return Moments(*map(float, merged_moments(self.count, self.mean, self.squares, values)))
 
     @property
     def deviation(self) -> float:

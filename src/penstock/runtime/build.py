@@ -17,7 +17,7 @@ from penstock.config.media import Media
 from penstock.config.run import DataSpec, ModelSpec, Offline, Online, RewardSpec, Run, models_behind
 from penstock.core.algorithm import Algorithm
 from penstock.core.contracts import RewardFunction
-from penstock.core.errors import DataError, RewardError, WireError
+from penstock.core.errors import DataError, ModelError, RewardError, WireError
 from penstock.core.seeds import seed_of as seed_of
 from penstock.core.spans import NO_SPANS, Spans
 from penstock.core.types import Group, Prompt, Row, Sample
@@ -30,7 +30,7 @@ from penstock.models.arithmetic import convert
 from penstock.models.branches import reference_branch, share_frozen
 from penstock.models.clip import Clip
 from penstock.models.families import Model, built, computing, drawing, language_model, policy_of, without_adapters
-from penstock.models.files import load_model
+from penstock.models.files import load_model, scores_answers
 from penstock.models.language_model import Head, LanguageModel
 from penstock.models.language_policy import LanguagePolicy, SharedTrunkPolicy
 from penstock.models.restrict import restrict
@@ -38,11 +38,8 @@ from penstock.models.text import Text
 from penstock.net import wire
 from penstock.observe.rules import bounds_of
 from penstock.observe.sentinels import Sentinels
-from penstock.rewards.clip import ClipReward
-from penstock.rewards.ensemble import combined
-from penstock.rewards.judge import JudgeReward
-from penstock.rewards.model import ModelReward, read_by
-from penstock.rewards.process import StepReward, StepRow
+from penstock.rewards.looking import ClipReward, JudgeReward
+from penstock.rewards.model import ModelReward, StepReward, StepRow, combined, read_by
 from penstock.rewards.runner import Mixture
 from penstock.train.learner import Scoring
 from penstock.train.ranks import AnyLearner
@@ -110,6 +107,9 @@ class Models:
         """A frozen reward model whose head computes in float32; what it has in common with the frozen part of ``policy`` is
         held once."""
         model = language_model(self.path(name), "score").to(self.device).requires_grad_(False)
+        if not scores_answers(model, self.path(name)):
+            what = "a language model has no score, and a new head's would be random"
+            raise ModelError(f"{self.path(name)}: {what}; train one first (BradleyTerry and others), or take judge:{name}")
         convert(model.network.base_model, self.compute)
         if self.policy is not None and self.policy.border is not None:
             share_frozen(model, self.policy)
@@ -123,10 +123,14 @@ def reading(model: LanguageModel, media: Media | None, blobs: Path | None) -> La
     return model
 
 
+READ_FOR_TOKENIZER = 200_000
+"""Rows that a tokenizer is fitted to at most."""
+
+
 def corpus_of(spec: DataSpec, base: Path) -> Iterator[str]:
-    """Texts of a data set, to fit a tokenizer to: whatever its templates can render."""
+    """Texts of a data set, to fit a tokenizer to: whatever its templates can render. Of a large one every n-th row."""
     renderer, source = Renderer(spec), prompts(spec, base, 0).source
-    for index in range(len(source)):
+    for index in range(0, len(source), 1 + len(source) // READ_FOR_TOKENIZER):
         yield from renderer.texts(source[index])
 
 
@@ -181,7 +185,7 @@ def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
 
         return row
 
-    return StepReward(scorer, name, policy.decode, row_with)
+    return StepReward(scorer, name, policy.raw, row_with)
 
 
 class Unscored:
@@ -198,8 +202,8 @@ class StageRewards:
     """The rewards of a stage, reward models loaded; fulfils the Reward protocol.
 
     Options of a reward model (or several, ``model:@a+@b``): ``sigmoid`` gives a probability instead of a score; ``combine``
-    and ``penalty`` say what is made of several (see rewards/ensemble.py). Of a process reward model (``process:@a``):
-    ``separator`` and ``use`` (see rewards/process.py). Of a judge and of CLIP: see rewards/judge.py and rewards/clip.py.
+    and ``penalty`` say what is made of several (see rewards/model.py). Of a process reward model (``process:@a``):
+    ``separator`` and ``use`` (see rewards/model.py). Of a judge and of CLIP: see rewards/looking.py.
     """
 
     def __init__(self, specs: tuple[RewardSpec, ...], models: Models, policy: Text, base: Path) -> None:
@@ -237,10 +241,10 @@ class StageRewards:
             await looker.close()
 
 
-def _judge(url: str, seconds: float, model: str, key: str) -> Any:
+def _judge(url: str, seconds: float, model: str, key: str, tokens: int) -> Any:
     from penstock.serve.judge import OneWord  # with an extra's package
 
-    return OneWord(url, key, seconds, model)
+    return OneWord(url, key, seconds, model, tokens=tokens)
 
 
 def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
@@ -257,5 +261,6 @@ def _with_options(judges: Sequence[ModelReward]) -> RewardFunction:
 
 def trainer_of(algorithm: Algorithm, run: Run, learner: AnyLearner, model: Model) -> Trainer:
     """The trainer of an algorithm's loss, with its sentinels."""
-    sentinels = Sentinels(run.sentinels, bounds_of(run, learner.spec, model.config.num_hidden_layers))
+    bounds = bounds_of(run, learner.spec, model.config.num_hidden_layers)
+    sentinels = Sentinels(run.sentinels, bounds, learner.spec.clip_norm)
     return Trainer(learner, algorithm.loss(), sentinels, algorithm.coupled)

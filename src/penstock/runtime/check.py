@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.run import DataSpec, Online, RewardSpec, Run, models_behind
+from penstock.config.stage import OTHER, SIGNALS, Stage
 from penstock.config.strategies import OneDevice, refuse_shape
-from penstock.core.errors import ModelError, PenstockError
+from penstock.core.errors import ModelError, PenstockError, SpecError, reworded
 from penstock.core.types import PromptKey
 from penstock.data.render import Renderer
 from penstock.data.resolve import resolve
 from penstock.data.sources import is_function, open_source
-from penstock.models.presets import pipeline_of, require_drawing, shape_behind
+from penstock.models.presets import pipeline_of, require_drawing, require_model_folder, shape_behind
 from penstock.rewards.runner import Mixture
 from penstock.runtime.pinning import asked
-from penstock.runtime.sole import require_more_than_signals
 
 
 def check_stages(run: Run, base: Path) -> None:
@@ -84,7 +84,7 @@ def named(stage: str) -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        raise type(error)(f"{stage}: {error}") from error
+        raise reworded(error, f"{stage}: {error}") from error
 
 
 def check_rewards(rewards: tuple[RewardSpec, ...], base: Path) -> None:
@@ -122,4 +122,53 @@ def check_model(path: str) -> None:
         return
     if (folder / "run.json").is_file():
         raise ModelError(f"{folder}: this is the folder of a run; its model is {folder / 'model'}")
-    raise ModelError(f"{folder}: no config.json; this is not a model folder in Hugging Face format")
+    require_model_folder(folder)
+
+
+def require_more_than_signals(run: Run) -> None:
+    """Refuse a run in which product signals are the only feedback of a stage and of all that comes of it.
+
+    A policy that is rewarded by thumbs alone learns to please those who click. So people who were asked or answers that were
+    checked must have a say too: in the same reward, in a stage that this one starts from or that goes on from it, or at least
+    in the evaluation by which its weights are judged.
+
+    Raises:
+        SpecError: names the stage and the fix.
+    """
+    learned: dict[str, set[str]] = {}
+    for stage in run.stages:
+        learned[stage.name] = stage.feedback(learned) | learned.get(stage.model.path.removeprefix("@"), set())
+    for stage in run.stages:
+        own = stage.feedback(learned)
+        if SIGNALS not in own:
+            continue
+        if stage.uses_stream and OTHER not in own:
+            raise SpecError(
+                f"{stage.name}: all its rewards were learned from product signals, and a policy learns to please its users"
+                "; add a reward that was learned from votes, or that checks answers"
+            )
+        if stage.imitates:
+            raise SpecError(f'{stage.name}: SFT would imitate what users disliked too; use KTO, or form="product_corrections"')
+        if OTHER not in learned[stage.name] and not judged_by_others(stage) and not mended(stage, run, learned):
+            raise SpecError(
+                f"{stage.name}: product signals are all that it learns from; start from or go on with a stage that learns from "
+                "votes or checked answers, or give it an evaluation on rows that people were asked about"
+            )
+
+
+def judged_by_others(stage: Stage) -> bool:
+    """Whether held-out rows of another origin judge an offline stage's weights."""
+    return stage.pinned and not stage.uses_stream and stage.evaluation is not None and not stage.evaluation.data.of_signals
+
+
+def mended(stage: Stage, run: Run, learned: dict[str, set[str]]) -> bool:
+    """Whether a later stage takes this one's model, as its start or as one of its rewards, and learns from others too."""
+    heirs = {stage.name}
+    for later in run.stages:
+        taken = {later.model.path.removeprefix("@")}
+        taken |= {name.removeprefix("@") for name in later.reward_models()}
+        if taken & heirs and later.name not in heirs:
+            heirs.add(later.name)
+            if OTHER in later.feedback(learned):
+                return True
+    return False

@@ -123,7 +123,7 @@ def decoder_only(config: Any, engine: str) -> Any:
 async def _served(spec: Served, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.files import load_text
     from penstock.serve.http import served_generator
-    from penstock.weights.upload import pack
+    from penstock.weights.snapshot import pack
 
     text = load_text(str(start.folder))
     async with served_generator(spec, text, pack, start.shared.name) as engine:
@@ -139,8 +139,8 @@ async def _sglang(spec: SGLang, start: EngineStart) -> AsyncIterator[Opened]:
     from penstock.models.language_model import longest_sequence
     from penstock.serve.sglang import sglang_generator
     from penstock.serve.sglang_weights import FromDisk, FromGroup
-    from penstock.weights.engine_group import EngineGroup
     from penstock.weights.folder import OwnedFolder
+    from penstock.weights.process_group import EngineGroup
 
     folder = start.folder
     context = longest_sequence(decoder_only(config_of(folder), "SGLang").get_text_config())

@@ -15,7 +15,7 @@ from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
 from penstock.core.files import write_json
 from penstock.data.blobs import BLOBS
-from penstock.data.resolve import load_modules
+from penstock.data.resolve import LOCAL, load_modules
 
 
 def free_folder(runs: Path, name: str, exact: bool) -> Path:
@@ -48,7 +48,17 @@ class RunFolder:
     @property
     def way_on(self) -> str:
         """How to go on with the run, for messages; or that there is none."""
-        return f"go on with: penstock train --resume {self.path}" if self.spec.exists() else "nothing was begun"
+        return f"go on with: {self.resuming}" if self.spec.exists() else "nothing was begun"
+
+    @property
+    def resuming(self) -> str:
+        """What goes on with the run: the command line, or with it the script whose rows or functions no other process has."""
+        if not (local := sorted(set(re.findall(rf'"{LOCAL}([^"]*)"', self.spec.read_text("utf-8"))))):
+            return f"penstock train --resume {self.path}"
+        return (
+            f'the same penstock.train(…, folder="{self.path}", resume=True), or the recipe: penstock train RECIPE --resume '
+            f"{self.path}; for {', '.join(local)} are in that script (a file, or functions at its top level, are found without)"
+        )
 
     def stage_model(self, run: Run, name: str) -> Path:
         """Where a stage's model goes: the last one to ``model``, those before it to ``models/NAME``."""
@@ -62,8 +72,7 @@ class RunFolder:
         """
         if self.spec.exists():
             raise CheckpointError(
-                f"{self.path}: a run is there already; go on with it by penstock train --resume {self.path}, "
-                f"or choose another --name"
+                f"{self.path}: a run is there already; choose another --name or folder, or go on with it by {self.resuming}"
             )
 
     def begin(self, run: Run) -> Any:
@@ -130,8 +139,8 @@ class RunFolder:
         lines = [line for line in found if not re.match(r"monitors\b|[^:]*\.learner\.strategy", line)]
         if lines:
             raise CheckpointError(
-                f"{self.path}: the run was started with another spec ({'; '.join(lines)}); go on without changes by "
-                f"penstock train --resume {self.path}, or start a new run with another --name"
+                f"{self.path}: the run was started with another spec ({'; '.join(lines)}); start a new run with another --name "
+                f"or folder, or go on without changes by {self.resuming}"
             )
 
     def lock(self) -> Any:

@@ -134,13 +134,16 @@ async def both_orders(spec: ServedJudge, tasks: Sequence[Task]) -> dict[str, Bot
     """
     if any(task.item.every_blob for task in tasks):
         raise FeedbackError(f"{spec.name} reads texts alone, and questions have media; ask people, or a Judge with a reward")
-    from penstock.serve.judge import OneWord
+    from penstock.serve.judge import AnswerCut, OneWord
 
     server, places = OneWord(spec.url, spec.key, spec.timeout, spec.model, spec.chat), asyncio.Semaphore(spec.at_once)
 
     async def one(prompt: str, first: str, second: str) -> Any:
         async with places:
-            return read_answer(await server.ask(question(prompt, first, second)))
+            try:
+                return read_answer(await server.ask(question(prompt, first, second)))
+            except AnswerCut:  # no word, as it was asked for
+                return None
 
     async def both(task: Task) -> BothOrders:
         first, second = (response.text for response in task.item.responses)
@@ -148,7 +151,6 @@ async def both_orders(spec: ServedJudge, tasks: Sequence[Task]) -> dict[str, Bot
         return BothOrders(*await asyncio.gather(one(prompt, first, second), one(prompt, second, first)))
 
     try:
-        await server.open()
         found = await asyncio.gather(*(both(task) for task in tasks))
     finally:
         await server.close()

@@ -6,6 +6,7 @@ What an earlier stage of the run itself asks for is not there then; it is pinned
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,9 +17,14 @@ from typing import Any, cast
 from penstock.config.ask import OWN_STORE
 from penstock.config.run import DataSpec, Run
 from penstock.config.stage import Stage
+from penstock.core.contracts import Source
+from penstock.core.errors import DataError
 from penstock.core.files import write_json
+from penstock.data.sources import is_file, open_source
 
 GROWING = "feedback:"
+LOOKED_AT = 256
+"""Rows of a file that are compared with those of the run's beginning."""
 PINS = ("until", "at", "content")
 
 
@@ -66,6 +72,39 @@ def asked(run: Run, stage: Stage) -> set[str]:
     names = [other.name for other in run.stages]
     earlier = run.stages[: names.index(stage.name)]
     return {GROWING + other.asks for other in earlier if other.asks}
+
+
+def require_same_rows(stage: Stage, base: Path, folder: Path) -> None:
+    """Note in ``pins.json`` what the files of a stage hold when it is first begun, and refuse to go on with other rows.
+
+    Raises:
+        DataError: a file has other rows than then: another number, or others among :data:`LOOKED_AT` spread over it.
+    """
+    path = folder / "pins.json"
+    pins: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def checked(data: DataSpec, name: str) -> DataSpec:
+        if is_file(data.source):
+            now, then = fingerprint(open_source(data, base)), pins.get(f"rows of {name}")
+            if then not in (None, now):
+                raise DataError(
+                    f"{data.source}: its rows are not those that the run began with; bring them back, or begin a new run"
+                )
+            pins[f"rows of {name}"] = now
+        return data
+
+    with_data(stage, checked)
+    if pins:
+        write_json(path, pins)
+
+
+def fingerprint(rows: Source) -> str:
+    """How many rows there are, and a hash of some of them."""
+    places = sorted({round(place * (len(rows) - 1) / (LOOKED_AT - 1)) for place in range(LOOKED_AT)})
+    digest = hashlib.blake2b(digest_size=16)
+    for place in places:
+        digest.update(json.dumps(dict(rows[place]), sort_keys=True, default=repr).encode() + b"\n")
+    return f"{len(rows)} {digest.hexdigest()}"
 
 
 def settled(stage: Stage, run: Run, base: Path, folder: Path) -> Stage:

@@ -72,7 +72,7 @@ async def checked(stage: Any, made: StageRuntime, rows: int) -> CheckedStage:
     finally:
         await made.close()
     text, path = made.model.text, stage.model.path
-    said = [*remarks_on_rows(found), *remarks_on_samples(step, made.bounds)]
+    said = [*made.remarks, *remarks_on_rows(found), *remarks_on_samples(step, made.bounds)]
     if path and not path.startswith("@"):  # what a model says that nobody has trained yet tells nothing
         said += remarks_on_behaviour(step)
     return CheckedStage(stage.name, tuple(found or rows_of_samples(step.seen, text)), step.metrics, tuple(said))

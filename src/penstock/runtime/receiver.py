@@ -10,8 +10,7 @@ from penstock.core.types import WeightUpdate
 from penstock.models.language_model import LanguageModel
 from penstock.weights.channels import channel
 from penstock.weights.ends import Subscriber
-from penstock.weights.snapshot import Layout, sums_of
-from penstock.weights.upload import unpack
+from penstock.weights.snapshot import Layout, sums_of, unpack
 
 
 class ModelReceiver:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.errors import PenstockError
-from penstock.core.types import Metrics, Version
+from penstock.core.types import Group, Metrics, Version
 from penstock.data.blobs import BLOBS, Blobs
 from penstock.loops.evaluation_queue import EvaluationQueue
 from penstock.net.rpc import Client, connect
@@ -17,6 +17,8 @@ from penstock.observe.machine import seen
 from penstock.runtime.blobs import BlobCaller
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.hub import LearnerVerbs, RoleVerbs
+from penstock.runtime.local import alongside
+from penstock.stream.enrichment import Change
 from penstock.stream.leases import Lease
 from penstock.stream.rules import Rules
 from penstock.stream.stream import LearnerClient, Worker
@@ -148,3 +150,26 @@ def newest_of(registry: WeightRegistry, barrier: VersionBarrier) -> Callable[[in
         return manifest
 
     return newest
+
+
+GROUPS = 16
+"""Groups that one process works on at a time."""
+
+
+async def write_column(
+    bootstrap: Bootstrap, column: str, found: Callable[[Group], Awaitable[Sequence[Change]]], groups: int = GROUPS
+) -> None:
+    """Take groups that lack ``column``, at most ``groups`` at a time, and write what ``found(group)`` gives, for ever.
+
+    Ends with the connection to the hub, which gives what was worked on to another process.
+    """
+    async with joined(bootstrap, bootstrap.name, bootstrap.role, dict, bootstrap.online.name) as hub:
+
+        async def one_by_one() -> None:
+            while True:
+                for ticket, group in await hub.worker.take(column):
+                    await hub.worker.write(ticket, column, await found(group))
+
+        await hub.role.ready()
+        async with alongside(hub.until_lost(), *(one_by_one() for _ in range(1, groups))):
+            await one_by_one()

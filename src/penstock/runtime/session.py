@@ -20,7 +20,7 @@ from penstock.ckpt.store import CheckpointStore
 from penstock.config.run import Run
 from penstock.config.stage import Stage
 from penstock.core.contracts import State
-from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame
+from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame, reworded
 from penstock.core.events import Event, EventLog
 from penstock.core.files import write_json
 from penstock.core.sentinels import Alarm, SentinelError
@@ -37,7 +37,7 @@ from penstock.runtime.check import check_stages, named
 from penstock.runtime.context import StageContext
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.local import alongside
-from penstock.runtime.pinning import GROWING, settled
+from penstock.runtime.pinning import GROWING, require_same_rows, settled
 from penstock.runtime.stages import StageRuntime, prepare
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.train.device import RandomStates, set_up
@@ -140,7 +140,7 @@ class Session:
         except PenstockError as error:
             if not self.begun or (self.bootstrap is not None and isinstance(error, RanksLost)):  # its supervisor goes on
                 raise
-            raise type(error)(f"{error}; mend that and {self.folder.way_on}") from error
+            raise reworded(error, f"{error}; mend that and {self.folder.way_on}") from error
 
     def _finished(self, resume: bool) -> dict[str, Any] | None:
         """The summary of a run that is finished already. Raises CheckpointError where the folder is another run's."""
@@ -186,6 +186,7 @@ class Session:
         else:
             self.log.lifecycle(0, "stage started", steps=stage.steps)
         stage = settled(stage, self.run, self.base, self.folder.path)
+        require_same_rows(stage, self.base, self.folder.path)
         self._tell_votes(stage)
         made = prepare(stage, self.run, self.models, self.base, self._context(stage))
         self.begun = True
@@ -249,7 +250,7 @@ class StageRun:
         try:
             self._restore()
             if start == 0:
-                self._remark(remarks_on_rows(self.runtime.first_rows(LOOKED_AT)))
+                self._remark([*self.runtime.remarks, *remarks_on_rows(self.runtime.first_rows(LOOKED_AT))])
             if start == 0 and self.runtime.evaluate is not None:
                 self.progressed.first = await self._evaluate(0)
             async with alongside(*self.runtime.background()), aclosing(self.runtime.steps(start)) as steps:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.errors import RoleError
+from penstock.core.files import last_words
 from penstock.net.link import SILENCE
 from penstock.runtime.bootstrap import REFUSED
 
@@ -34,8 +35,6 @@ STARTING = 900.0
 """Seconds in which a role must become ready: it may have a large model to load."""
 SHUTDOWN_GRACE = 10.0
 """Seconds in which a role that is to stop may end by itself."""
-READING = 4000
-"""Bytes of a role's log that are looked at for its last words."""
 
 
 COMMAND = (sys.executable, "-m", "penstock.runtime.role")
@@ -288,13 +287,3 @@ def ending(code: int) -> str:
     """An exit code in words."""
     names = {-number: number.name for number in signal.Signals}
     return f"exit code {code}" if code >= 0 else f"killed by {names.get(code, f'signal {-code}')}"
-
-
-def last_words(log: Path | None) -> str:
-    """The last line of a role's log that says something."""
-    if log is None or not log.exists():
-        return ""
-    with open(log, "rb") as file:
-        file.seek(max(0, log.stat().st_size - READING))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
-    return next((line for line in reversed(lines) if line), "")

@@ -97,9 +97,12 @@ class Jail:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             root = str(Path(__file__).resolve().parents[2])
-            start = f"import sys; sys.path.insert(0, {root!r}); from penstock.sandbox.keeper import main; main()"
+            # Without the interpreter's own packages (-S): what a program is worth must not depend on what a machine has. Of
+            # what is left out with them, programs know exit, quit and help.
+            start = "import site, sys; site.setquit(); site.sethelper(); "
+            start += f"sys.path.insert(0, {root!r}); from penstock.sandbox.keeper import main; main()"
             self._process = subprocess.Popen(
-                [PYTHON, "-s", "-P", "-c", start, str(theirs.fileno()), json.dumps(dataclasses.asdict(confinement))],
+                [PYTHON, "-s", "-S", "-P", "-c", start, str(theirs.fileno()), json.dumps(dataclasses.asdict(confinement))],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/",
                 env={**ENVIRONMENT, "TMPDIR": tempfile.gettempdir()},
                 start_new_session=True,
@@ -157,7 +160,9 @@ class Jail:
             outcome = await self.run(program, limits, 0)
             broken = victim.broken(outcome)
             most = limits.processes * (1 if confinement.own_count else SLACK)
-            broken += victim.many(await self.run(Program(code=attacks.FORKS, stdin=str(most)), limits, 0), most)
+            # Each of the many processes holds some memory; it must be their number that ends them.
+            roomy = dataclasses.replace(limits, memory_bytes=max(limits.memory_bytes, 2**25 * (most + 64)))
+            broken += victim.many(await self.run(Program(code=attacks.FORKS, stdin=str(most)), roomy, 0), most)
             assert self._process is not None
             if any(children(each) for each in children(self._process.pid)):
                 broken.append("a process outlived its program")

@@ -6,33 +6,26 @@ asked for, ``token_ids``. Log-probs are those of the whole distribution at the r
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.types import FloatArray, IntArray, Sample
-from penstock.models.unfold import BROKEN, Unfolding
+from penstock.core.types import IntArray, Sample
+from penstock.models.unfold import Unfolding, bytes_of
 from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Ended, Service, Token
+from penstock.web.chat import Completion
 
 
-@dataclass
 class Answer:
     """One answer under way."""
 
-    request: ParsedRequest
-    service: Service
-    id: str = ""
-    created: int = field(default_factory=lambda: int(time.time()))
-    completion_tokens: int = 0
-
-    def __post_init__(self) -> None:
-        self.id = f"{'chatcmpl' if self.request.chat else 'cmpl'}-{secrets.token_hex(12)}"
-        count = len(self.request.prompts) * self.request.samples
-        stops = self.service.text.ends.union(self.request.sampling.stop_tokens)
-        self._texts = [Unfolding(self.service.text, self.request.sampling.stop, stops) for _ in range(count)]
+    def __init__(self, request: ParsedRequest, service: Service) -> None:
+        self.request, self.service = request, service
+        self.body = Completion(service.name, request.chat, request.usage)
+        self.read, self.written = sum(map(len, request.prompts)), 0
+        """Tokens of the prompts, and of the answers so far."""
+        count, stops = len(request.prompts) * request.samples, service.text.stops(request.sampling)
+        self._texts = [Unfolding(service.text, request.sampling.stop, stops) for _ in range(count)]
         self._sent = [False] * count
 
     # ---- whole
@@ -41,23 +34,17 @@ class Answer:
         """The body of an answer that is given at once."""
         choices = []
         for index, sample in enumerate(samples):
-            generated = sample.action_T
-            tokens, logps, versions = sample.tokens_T[generated], sample.logp_T[generated], sample.version_T[generated]
-            self.completion_tokens += len(tokens)
+            columns = (column[sample.action_T].tolist() for column in (sample.tokens_T, sample.logp_T, sample.version_T))
+            generated = [Token(index, *each) for each in zip(*columns, strict=True)]
             if self.request.logprobs:
-                self._texts[index].add(tokens.tolist())
-            content = {"message": {"role": "assistant", "content": sample.text, "refusal": None}}
-            choices.append(
-                (content if self.request.chat else {"text": sample.text})
-                | self._common(index, tokens, logps, versions)
-                | {"finish_reason": sample.finish}
-            )
+                self._texts[index].add(token.token for token in generated)
+            message = {"role": "assistant", "content": sample.text, "refusal": None}
+            said = {"message": message} if self.request.chat else {"text": sample.text}
+            choices.append(self._choice(index, said, generated, sample))
             if self.request.token_ids and not self.request.chat:
                 choices[-1]["prompt_token_ids"] = self._prompt_of(index).tolist()
-        body = self._head("chat.completion" if self.request.chat else "text_completion")
-        if self.request.token_ids and self.request.chat:
-            body["prompt_token_ids"] = self.request.prompts[0].tolist()
-        return body | {"choices": choices, "usage": self.usage()}
+        shown = {"prompt_token_ids": self._prompt_of(0).tolist()} if self.request.token_ids and self.request.chat else {}
+        return self.body.whole(choices, self.read, self.written) | shown
 
     # ---- in chunks
 
@@ -65,10 +52,7 @@ class Answer:
         """Chunks that come before the first token: a chat names the role."""
         if not self.request.chat:
             return []
-        return [
-            self._chunk({"index": i, "delta": {"role": "assistant", "content": ""}, "finish_reason": None, "logprobs": None})
-            for i in range(self.request.samples)
-        ]
+        return [self.body.delta(index, {"role": "assistant", "content": ""}) for index in range(self.request.samples)]
 
     def chunks(self, events: Sequence[Token | Ended]) -> list[dict[str, Any]]:
         """One chunk for each choice that something happened to."""
@@ -77,69 +61,44 @@ class Answer:
             mine = [event for event in events if event.index == index]
             generated = [event for event in mine if isinstance(event, Token)]
             ended = next((event.sample for event in mine if isinstance(event, Ended)), None)
-            tokens = [event.token for event in generated]
-            self.completion_tokens += len(tokens)
             text = self._texts[index]
-            piece = text.add(tokens) + (text.end(ended.text) if ended is not None else "")
-            choice = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
-            choice |= self._common(index, tokens, [event.logp for event in generated], [event.version for event in generated])
+            piece = text.add(token.token for token in generated) + (text.end(ended.text) if ended is not None else "")
+            said = {"delta": {"content": piece}} if self.request.chat else {"text": piece}
+            choice = self._choice(index, said, generated, ended)
             if self.request.token_ids and not self._sent[index]:
                 choice["prompt_token_ids"] = self._prompt_of(index).tolist()
                 self._sent[index] = True
-            made.append(self._chunk(choice | {"finish_reason": ended.finish if ended is not None else None}))
+            made.append(self.body.chunk(choice))
         return made
 
     def closing(self) -> list[dict[str, Any]]:
-        """Chunks after the last choice has ended: the usage, where it was asked for."""
-        return [self._chunk(None) | {"usage": self.usage()}] if self.request.usage else []
+        """Chunks after the last choice has ended."""
+        return self.body.closing(self.read, self.written)
 
     # ---- parts
-
-    def usage(self) -> dict[str, int]:
-        prompt = sum(map(len, self.request.prompts))
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": prompt + self.completion_tokens,
-        }
 
     def _prompt_of(self, index: int) -> IntArray:
         return self.request.prompts[index // self.request.samples]
 
-    def _head(self, kind: str) -> dict[str, Any]:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.service.name}
-
-    def _chunk(self, choice: dict[str, Any] | None) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self.request.chat else "text_completion"
-        usage = {"usage": None} if self.request.usage else {}  # in every chunk; the last one fills it in
-        return self._head(kind) | {"choices": [] if choice is None else [choice]} | usage
-
-    def _common(
-        self, index: int, tokens: Sequence[int] | IntArray, logps: Sequence[float] | FloatArray,
-        versions: Sequence[int] | IntArray,
-    ) -> dict[str, Any]:  # fmt: skip
-        found: dict[str, Any] = {"index": index, "logprobs": None, "weight_versions": [int(version) for version in versions]}
+    def _choice(self, index: int, said: dict[str, Any], generated: Sequence[Token], ended: Sample | None) -> dict[str, Any]:
+        """What one of the samples has said with some tokens, the last ones where it has ``ended``."""
+        self.written += len(generated)
+        choice = {**said, "index": index, "logprobs": None, "weight_versions": [token.version for token in generated]}
         if self.request.logprobs:
-            spelled = [self.service.text.tokenizer.decode([int(token)]) for token in tokens]
-            found["logprobs"] = self._logprobs(index, spelled, [float(logp) for logp in logps])
+            choice["logprobs"] = self._logprobs(index, generated)
         if self.request.token_ids:
-            found["token_ids"] = [int(token) for token in tokens]
-        return found
+            choice["token_ids"] = [token.token for token in generated]
+        return choice | {"finish_reason": ended.finish if ended is not None else None}
 
-    def _logprobs(self, index: int, spelled: list[str], logps: list[float]) -> dict[str, Any]:
+    def _logprobs(self, index: int, generated: Sequence[Token]) -> dict[str, Any]:
+        text = self.service.text
+        spelled = [text.tokenizer.decode([token.token]) for token in generated]
         if self.request.chat:
-            return {
-                "content": [
-                    {"token": token, "logprob": logp, "bytes": _bytes(token), "top_logprobs": []}
-                    for token, logp in zip(spelled, logps, strict=True)
-                ],
-                "refusal": None,
-            }
+            content = [
+                {"token": piece, "logprob": one.logp, "bytes": bytes_of(one.token, piece, text), "top_logprobs": []}
+                for one, piece in zip(generated, spelled, strict=True)
+            ]
+            return {"content": content, "refusal": None}
         places = self._texts[index].places  # of all tokens so far, of which these are the last
-        offsets = places[len(places) - len(spelled) :]
+        offsets, logps = places[len(places) - len(spelled) :], [token.logp for token in generated]
         return {"tokens": spelled, "token_logprobs": logps, "top_logprobs": None, "text_offset": offsets}
-
-
-def _bytes(token: str) -> list[int] | None:
-    """A token's UTF-8 bytes; None where it is only part of a character."""
-    return None if BROKEN in token else list(token.encode())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.models.text import Text
 
 Pack = Callable[[WeightUpdate], tuple[dict[str, Any], memoryview]]
-"""An update with tensors → its manifest and its image (``weights/upload.py``)."""
+"""An update with tensors → its manifest and its image (``weights/snapshot.py``)."""
 PART = 1 << 20
 """Bytes of an image that are sent at a time."""
 

@@ -109,7 +109,7 @@ class InFlightRequests(ForeignGenerator, ABC):
             request=request,
             prompt_columns=columns,
             limit=min(request.sampling.max_new_tokens, self.context - len(request.tokens_T)),
-            stop_tokens=self.text.ends.union(request.sampling.stop_tokens),
+            stop_tokens=self.text.stops(request.sampling),
             on_token=on_token,
         )
         reason = flight.finish_reason(self.text) or await self._fly(flight)

@@ -140,14 +140,15 @@ class RequestMedia:
         return bytes(content)
 
 
-def marked(part: Mapping[str, Any], where: str) -> tuple[str, Part]:
-    """The mark in place of a part of a message, and the medium in it. Raises Refusal for other parts."""
-    kind = {"image_url": "image", "input_audio": "audio"}.get(str(part.get("type")))
-    if kind is None or set(part) != {"type", str(part["type"])}:
-        raise Refusal(
-            400, f"{where}: parts are of type text, image_url or input_audio", param=where, code="unsupported_parameter"
-        )
-    return MARKS[kind], Part(kind, part[part["type"]], where)
+def marked(part: Any, where: str, found: list[Part]) -> str:
+    """The mark in the place of a part of a message, whose medium joins those ``found``. Raises Refusal for other parts."""
+    given = str(part.get("type")) if isinstance(part, Mapping) else ""
+    kind = {"image_url": "image", "input_audio": "audio"}.get(given)
+    if kind is None or set(part) != {"type", given}:
+        said = f"{where}: parts are of type text, image_url or input_audio and of one key besides"
+        raise Refusal(400, said, param=where, code="unsupported_parameter")
+    found.append(Part(kind, part[given], where))
+    return MARKS[kind]
 
 
 def _unpacked(content: str, where: str) -> bytes:

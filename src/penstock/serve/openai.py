@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -14,7 +13,9 @@ from penstock.serve import parsing
 from penstock.serve.answers import Answer
 from penstock.serve.parsing import ParsedRequest
 from penstock.serve.service import Service, generate_all, token_events
-from penstock.serve.streams import Lines, unless_gone
+from penstock.serve.streams import Lines
+from penstock.web.app import unless_gone
+from penstock.web.chat import event
 from penstock.web.guard import read_json
 from penstock.web.refusals import Refusal, refusal_of
 
@@ -53,16 +54,16 @@ class OpenAIRoutes:
         """Server-sent events: chunks as tokens are generated, an error in their place if there is one, and the end mark."""
         try:
             for chunk in answer.opening():
-                yield _event(chunk)
+                yield event(chunk)
             async with aclosing(token_events(self.service, answer.request.requests())) as events:
                 async for batch in events:
                     for chunk in answer.chunks(batch):
-                        yield _event(chunk)
+                        yield event(chunk)
             for chunk in answer.closing():
-                yield _event(chunk)
+                yield event(chunk)
         except Exception as error:
-            yield _event(refusal_of(error).body)
-        yield b"data: [DONE]\n\n"
+            yield event(refusal_of(error).body)
+        yield event("[DONE]")
 
     def _model(self) -> dict[str, Any]:
         service = self.service
@@ -74,7 +75,3 @@ class OpenAIRoutes:
             "max_model_len": service.context,
             "weight_version": service.version,
         }
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()

@@ -6,23 +6,24 @@ import asyncio
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from penstock.config.parts import TEMPLATE_OWN
 from penstock.core.errors import DataError
+from penstock.core.messages import OPENAI_KEYS, OPENAI_ROLES, read_messages
 from penstock.core.types import IntArray, PromptKey, Request, SampleKey, Sampling
 from penstock.serve.media import Held, Part, marked
 from penstock.serve.service import Service
 from penstock.serve.transport import is_tokens, tokens_of
+from penstock.web.chat import STOPS, limit, streaming
 from penstock.web.fields import Fields
 from penstock.web.refusals import Refusal
 
 SOURCE = "http"
 """The source in the keys of requests that came over the OpenAI routes."""
-STOPS = 16
-"""Stop strings of one request at most."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
@@ -45,7 +46,6 @@ CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = NEUTRAL | {
     "reasoning_effort": ("none",),
     "top_logprobs": (0,),  # log-probs are those of the tokens generated
 }
-ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,15 @@ async def completion(body: dict[str, Any], service: Service) -> ParsedRequest:
             400, "logprobs: this server gives the log-prob of the tokens generated and of no others; use logprobs=0",
             param="logprobs", code="unsupported_parameter",
         )  # fmt: skip
-    return _finish(fields, service, prompts, 16, logprobs is not None)
+    return _finish(fields, service, prompts, fields.whole("max_tokens", 16, 1), logprobs is not None)
 
 
 async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     """A body of ``/v1/chat/completions``. Raises Refusal."""
     fields = _begin(body, service, CHAT_NEUTRAL)
-    messages, parts = _messages(fields.take("messages"))
+    parts: list[Part] = []
+    keys, shown = (*OPENAI_KEYS, "reasoning_content"), partial(marked, found=parts)
+    messages = read_messages(fields.take("messages"), "messages", OPENAI_ROLES, keys, shown)
     if parts and service.media is None:
         raise Refusal(400, f"{parts[0].where}: this server's model reads text alone (it was started without --media)",
                       param=parts[0].where, code="unsupported_parameter")  # fmt: skip
@@ -103,12 +105,8 @@ async def chat(body: dict[str, Any], service: Service) -> ParsedRequest:
     rendered = service.text.render_chat(messages, given)
     tokens = await asyncio.to_thread(_read, service, rendered, media)
     _fits(tokens, service)
-    logprobs = fields.flag("logprobs")
-    if fields.has("max_completion_tokens") and fields.has("max_tokens"):
-        raise Refusal(400, "max_tokens and max_completion_tokens mean the same here; give one of them", param="max_tokens")
-    name = "max_completion_tokens" if fields.has("max_completion_tokens") else "max_tokens"
-    most = fields.whole(name, service.context - len(tokens), 1)
-    return _finish(fields, service, (tokens,), most, logprobs, media)
+    most = limit(fields, service.context - len(tokens))
+    return _finish(fields, service, (tokens,), most, fields.flag("logprobs"), media)
 
 
 def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[Any, ...]]) -> Fields:
@@ -119,7 +117,9 @@ def _begin(body: dict[str, Any], service: Service, neutral: Mapping[str, tuple[A
                       code="model_not_found")  # fmt: skip
     for field, values in neutral.items():
         fields.neutral(field, *values)
-    fields.text("user", "")  # a label of the caller's that changes nothing
+    for label in ("user", "safety_identifier", "prompt_cache_key"):  # the caller's, which change nothing
+        fields.text(label, "")
+    fields.object("metadata")
     return fields
 
 
@@ -136,7 +136,6 @@ def _finish(
     media: tuple[Held, ...] | None = None,
 ) -> ParsedRequest:  # fmt: skip
     """``media`` is given of a chat."""
-    chat = media is not None
     samples = fields.whole("n", 1, 1, service.limits.samples)
     if samples * len(prompts) > service.limits.samples:
         raise Refusal(400, f"{len(prompts)} prompts times n={samples} are more than {service.limits.samples} samples; "
@@ -148,19 +147,15 @@ def _finish(
         top_p=fields.number("top_p", 1.0, 0.0, 1.0) or 1e-9,  # 0 leaves the most probable token alone
         top_k=min(fields.whole("top_k", 0, 0), service.vocabulary),
         min_p=fields.number("min_p", 0.0, 0.0, 0.999999),
-        max_new_tokens=min(most if chat else fields.whole("max_tokens", most, 1), service.context),
+        max_new_tokens=min(most, service.context),
         stop=fields.texts("stop", STOPS),
         stop_tokens=tuple(map(int, tokens_of(stop_tokens, "stop_token_ids", service.vocabulary))) if stop_tokens else (),
         seed=seed,
     )
-    stream = fields.flag("stream")
-    options = Fields(fields.object("stream_options"))
-    usage = options.flag("include_usage")
-    options.neutral("include_obfuscation", False)
-    options.done()
+    stream, usage = streaming(fields)
     token_ids = fields.flag("return_token_ids")
     fields.done()
-    return ParsedRequest(chat, prompts, media or (), samples, sampling, stream, usage, logprobs, token_ids)
+    return ParsedRequest(media is not None, prompts, media or (), samples, sampling, stream, usage, logprobs, token_ids)
 
 
 async def _prompts(value: Any, service: Service) -> tuple[IntArray, ...]:
@@ -182,39 +177,3 @@ def _fits(tokens: IntArray, service: Service) -> None:
     if len(tokens) >= service.context:
         raise Refusal(400, f"the prompt has {len(tokens)} tokens and the model's context is {service.context}; shorten it",
                       param="prompt", code="context_length_exceeded")  # fmt: skip
-
-
-def _messages(value: Any) -> tuple[list[dict[str, str]], list[Part]]:
-    """Messages with a mark where each medium is, and the media."""
-    if not isinstance(value, list) or not value:
-        raise Refusal(400, 'messages must be a list like [{"role": "user", "content": "…"}]', param="messages")
-    media: list[Part] = []
-    return [_message(place, message, media) for place, message in enumerate(value)], media
-
-
-def _message(place: int, message: Any, media: list[Part]) -> dict[str, str]:
-    where = f"messages[{place}]"
-    if not isinstance(message, dict):
-        raise Refusal(400, f"{where} is no object", param=where)
-    fields = Fields(message)
-    role = fields.text("role", one_of=ROLES)
-    content = fields.take("content")
-    if isinstance(content, list):
-        content = "".join(_part(f"{where}.content[{index}]", part, media) for index, part in enumerate(content))
-    if not isinstance(content, str):
-        raise Refusal(400, f"{where}.content is no text", param=f"{where}.content")
-    fields.neutral("tool_calls", [])
-    fields.neutral("refusal", "")
-    found = {"role": role, "content": content}
-    if name := fields.text("name", ""):
-        found["name"] = name
-    fields.done()
-    return found
-
-
-def _part(where: str, part: Any, media: list[Part]) -> str:
-    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    mark, medium = marked(part if isinstance(part, dict) else {}, where)
-    media.append(medium)
-    return mark

@@ -17,8 +17,9 @@ from penstock.core.errors import Superseded, WeightError
 from penstock.core.types import CachePolicy, WeightUpdate
 from penstock.core.types import Request as Wanted
 from penstock.serve.service import Receiver, Service, Token, token_events
-from penstock.serve.streams import Lines, unless_gone
+from penstock.serve.streams import Lines
 from penstock.serve.transport import key_of, request_of, sample_to, tokens_of
+from penstock.web.app import unless_gone
 from penstock.web.fields import Fields, object_of
 from penstock.web.guard import parts, read_json
 from penstock.web.metrics import KIND

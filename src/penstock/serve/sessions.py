@@ -70,5 +70,9 @@ class SessionRoutes:
         sample = await session.finish(reward)
         if sample.error is not None:
             raise Refusal(409, sample.error, code="session_failed")
+        turns = sample.extras["turns"]
+        truncated = bool(turns) and turns[-1][-1] == "length"  # what a limit cut has not succeeded, whatever its program says
+        reward = 0.0 if truncated and reward is not None else reward
         parts = {"part": sample.columns[PART].tolist()} if PART in sample.columns else {}
-        return JSONResponse({"sample": sample_to(sample) | parts, "turns": sample.extras["turns"], "reward": reward})
+        found = {"sample": sample_to(sample) | parts, "turns": turns, "reward": reward}
+        return JSONResponse(found | ({"truncated": True} if truncated else {}))

@@ -50,7 +50,7 @@ class FromDisk:
 
 
 class Trainer(Protocol):
-    """Rank 0 of a process group with the server's processes (:class:`penstock.weights.engine_group.EngineGroup`)."""
+    """Rank 0 of a process group with the server's processes (:class:`penstock.weights.process_group.EngineGroup`)."""
 
     address: str
     port: int

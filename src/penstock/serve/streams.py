@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.serve.service import Service
-
-Result = TypeVar("Result")
-
-
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """Do some work for a client whose request has been read whole; give it up when the client leaves.
-
-    Raises:
-        ClientDisconnect: it has left.
-    """
-    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientDisconnect
-        return task.result()
-    finally:
-        for left in (task, gone):
-            left.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+from penstock.web.app import unless_gone
 
 
 class Lines(Response):

@@ -71,6 +71,7 @@ def sample_to(sample: Sample) -> dict[str, Any]:
         "version": sample.version_T.tolist(),
         "finish": sample.finish,
         "text": sample.text,
+        "marked": sample.marked,
     }
 
 
@@ -82,10 +83,10 @@ def sample_of(body: Mapping[str, Any], vocabulary: int | None = None) -> Sample:
         )
         action_T = np.asarray(body["action"], np.bool_)
         logp_T, version_T = np.asarray(body["logp"], np.float32), np.asarray(body["version"], np.int32)
-        finish, text = body["finish"], str(body["text"])
+        finish, text, marked = body["finish"], str(body["text"]), body.get("marked")
         key = key_of(body["key"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Refusal(400, f"a sample is malformed: {error!r}", param="resume") from error
     if finish not in FINISHES or any(column.shape != tokens_T.shape for column in (action_T, logp_T, version_T)):
         raise Refusal(400, "a sample is malformed: its columns do not fit together", param="resume")
-    return Sample(key, {"tokens_T": tokens_T}, action_T, logp_T, version_T, finish, text)
+    return Sample(key, {"tokens_T": tokens_T}, action_T, logp_T, version_T, finish, text, marked=marked)

@@ -13,21 +13,93 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
-from penstock.stream.batch_selectors import BATCH_SELECTORS
-from penstock.stream.dynamic_sampling import Filter
 from penstock.stream.enrichment import TOKENS, Change, Enrichment, merged
 from penstock.stream.entry import Entry, Ticket
 from penstock.stream.lag import token_versions
 from penstock.stream.leases import Lease, Leases
-from penstock.stream.ledger import Ledger
-from penstock.stream.rules import Rules, StreamStats
+from penstock.stream.rules import BATCH_SELECTORS, Rules, StreamStats
 from penstock.stream.staleness import Staleness
+
+
+class Ledger:
+    """Consumed ordinals, kept as a floor below which all are consumed and the set of those above it.
+
+    There is one, the gate's. A lease carries what it will be once the batch is trained; that is what a learner's checkpoints
+    hold.
+    """
+
+    def __init__(self, kept: Mapping[str, Any] | None = None) -> None:
+        """Empty, or as :meth:`values` gave it."""
+        kept = kept or {"floor": 0, "trained": (), "version": 0}
+        self.floor, self.above = int(kept["floor"]), set(map(int, kept["trained"]))
+        self.version: Version = int(kept["version"])
+        """Version of the weights that come of the last batch."""
+
+    def __contains__(self, ordinal: int) -> bool:
+        return ordinal < self.floor or ordinal in self.above
+
+    def add(self, ordinals: Iterable[int], version: Version) -> None:
+        """Ordinals whose training makes ``version``."""
+        self.above.update(ordinals)
+        self.version = version
+        while self.floor in self.above:
+            self.above.discard(self.floor)
+            self.floor += 1
+
+    def values(self) -> dict[str, Any]:
+        """Plain values, as JSON holds them."""
+        return {"floor": self.floor, "trained": sorted(self.above), "version": self.version}
+
+
+class Filter:
+    """Ordinals that were filtered since the last batch, and the slots that stay closed beyond the limit."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.reasons: dict[int, str] = {}
+        """By ordinal: what a filtered group looked like."""
+        self.withheld = 0
+
+    def add(self, ordinal: int, group: Group) -> int:
+        """Filter a group: gives how many slots open, 0 where too many were filtered already."""
+        self.reasons[ordinal] = without_signal(group)
+        opens = len(self.reasons) <= self.rules.dynamic_sampling * self.rules.slots
+        self.withheld += not opens
+        return int(opens)
+
+    def consume(self, last: int) -> tuple[tuple[int, ...], int]:
+        """A batch up to the ordinal ``last`` is complete: the filtered ordinals on the way to it, and how many slots open."""
+        below = tuple(sorted(ordinal for ordinal in self.reasons if ordinal < last))
+        for ordinal in below:
+            del self.reasons[ordinal]
+        opens, self.withheld = self.withheld, 0
+        return below, opens
+
+    def refuse_shortage(self, needed: int) -> None:
+        """Nothing is on its way any more: fail if so many slots are withheld that ``needed`` groups cannot come together."""
+        if not self.withheld or self.rules.slots - self.withheld >= needed:
+            return
+        raise StreamError(
+            f"{len(self.reasons)} groups without signal were filtered, more than "
+            f"dynamic_sampling={self.rules.dynamic_sampling} allows for batches of {self.rules.batch}; in the last one "
+            f"{self.reasons[max(self.reasons)]}. Use prompts the model solves sometimes, or raise dynamic_sampling"
+        )
+
+
+def without_signal(group: Group) -> str:
+    """What a group without signal looks like, in the words of an error."""
+    errors = [sample.error for sample in group.samples if sample.error]
+    rewards: Sequence[float] = [sample.reward for sample in group.samples if sample.valid and sample.reward is not None]
+    if len(set(rewards)) == 1:
+        return f"all rewards were {rewards[0]:g}"
+    return f"{len(errors)} of {len(group.samples)} samples failed: {errors[0]}" if errors else "nothing could be learned"
+
 
 UNLIMITED = 1 << 30
 """Groups that a generator may have in flight where the slots are the only limit."""

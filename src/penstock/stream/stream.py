@@ -8,20 +8,43 @@ The rules are :mod:`penstock.stream.gate`'s; here is the waiting: every wait has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
-from penstock.core.clock import Clock, WallClock
 from penstock.core.contracts import State
 from penstock.core.errors import StreamError
 from penstock.core.types import Group, Version
 from penstock.stream.enrichment import Change
 from penstock.stream.entry import Ticket
-from penstock.stream.gate import UNLIMITED, Gate
+from penstock.stream.gate import UNLIMITED, Gate, Ledger
 from penstock.stream.leases import Lease
-from penstock.stream.ledger import Ledger
 from penstock.stream.rules import Rules, StreamStats
 from penstock.stream.verbs import verb
+
+Result = TypeVar("Result")
+
+
+class Clock(Protocol):
+    """Seconds since an arbitrary start, and waiting with a deadline."""
+
+    def now(self) -> float: ...
+
+    async def wait(self, what: Awaitable[Result], seconds: float) -> Result:
+        """Wait for ``what`` for at most ``seconds``; raises TimeoutError."""
+        ...
+
+
+class WallClock:
+    """The machine's monotonic clock."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def wait(self, what: Awaitable[Result], seconds: float) -> Result:
+        async with asyncio.timeout(seconds):  # asyncio.wait_for of Python 3.11 swallows a cancel that comes with the result
+            return await what
+
 
 DEADLINE = 3600.0
 """Seconds that a wait for work may last while there is no sign of any."""

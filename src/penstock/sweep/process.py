@@ -20,9 +20,10 @@ from pathlib import Path
 from penstock.ckpt.fence import ATTEMPT
 from penstock.config.run import Run
 from penstock.core.errors import DataError, PenstockError
+from penstock.core.files import last_words
 from penstock.runtime import launch
 from penstock.runtime.folder import RunFolder
-from penstock.runtime.supervisor import ending, last_words
+from penstock.runtime.supervisor import ending
 
 SILENT = 3600.0
 """A run whose log has not grown for so many seconds hangs, and is ended."""

@@ -20,7 +20,6 @@ from penstock.core.errors import CheckpointError, LargeGradientError, NonFiniteS
 from penstock.core.types import Metrics
 from penstock.train.optimizer import SAMPLED, groups_of, strided
 from penstock.train.part import Part, Pass, Table
-from penstock.train.schedule import rate_at
 from penstock.train.skeleton import fill, materialise, tensors_of
 from penstock.train.world import World
 
@@ -117,7 +116,7 @@ class ZeroPart(Part):
         if not caution.limit:
             self._drop()
             raise LargeGradientError("no gradient may be taken; the step was not taken")
-        rate = caution.rate * rate_at(self.spec, self.updates, self.plan.total_steps)
+        rate = self.rate(caution)
         for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
         before = strided(self._partitions(), SAMPLED * len(self.names))

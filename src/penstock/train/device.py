@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import torch
 
 from penstock.core.contracts import State
@@ -41,9 +42,14 @@ class RandomStates:
 
     def state(self) -> State:
         version, words, gauss = random.getstate()
-        return State({"torch": torch.get_rng_state()}, {"version": version, "words": list(words), "gauss": gauss})
+        kind, numpy_words, *more = np.random.get_state(legacy=True)
+        values = {"version": version, "words": list(words), "gauss": gauss}
+        values |= {"numpy": [str(kind), np.asarray(numpy_words).tolist(), *more]}
+        return State({"torch": torch.get_rng_state()}, values)
 
     def load_state(self, state: State) -> None:
         torch.set_rng_state(state.arrays["torch"])
         values = state.values
         random.setstate((values["version"], tuple(values["words"]), values["gauss"]))
+        if "numpy" in values:  # not in checkpoints from before it was kept
+            np.random.set_state(tuple(values["numpy"]))

@@ -18,8 +18,7 @@ from penstock.core.contracts import FULL_STEP, Batch, Caution, Denominator, Loss
 from penstock.core.errors import CheckpointError, NonFiniteError
 from penstock.core.types import FloatArray, Metrics, Unit, added
 from penstock.models.uploads import uploaded
-from penstock.train.optimizer import Masters
-from penstock.train.schedule import rate_at
+from penstock.train.optimizer import Masters, rate_at
 
 
 class Scoring:
@@ -166,11 +165,16 @@ class DeviceLearner(Scoring):
 
     def optimise(self, caution: Caution = FULL_STEP) -> Metrics:
         """The step itself, once the losses are known to be finite."""
-        rate = caution.rate * rate_at(self.spec, self.updates, self.plan.total_steps)
+        rate = self.rate(caution)
         taken = self.masters.step(rate, caution.limit)
         self.updates += 1
         self.policy.stepped(self.updates)
         return taken | {"learning_rate": rate}
+
+    def rate(self, caution: Caution) -> float:
+        """The learning rate of the step that comes next."""
+        planned = self.updates if caution.planned is None else caution.planned
+        return caution.rate * rate_at(self.spec, planned, self.plan.total_steps)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) of the policy, one by one."""

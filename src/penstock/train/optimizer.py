@@ -113,7 +113,7 @@ class Masters:
             raise NonFiniteError(f"gradient norm is {norm}; the step was not taken (lower learner.learning_rate?)")
         if norm > limit:
             self.drop()
-            raise LargeGradientError(f"gradient norm is {norm:.4g}, above {limit:.4g}; the step was not taken")
+            raise LargeGradientError(f"gradient norm is {norm:.4g}, above {limit:.4g}; the step was not taken", norm)
         torch.nn.utils.clip_grads_with_norm_(self.masters, self.spec.clip_norm or float("inf"), total)
         before = self.sample()
         self.adam.step(rate)
@@ -168,3 +168,19 @@ class Masters:
             keys = (key for key, _, of in (entry.partition(".") for entry in state.arrays) if of == name and key != "master")
             self.adam.load_arrays(master, {key: state.arrays[f"{key}.{name}"] for key in keys})
         self._write_back()
+
+
+FLOOR = 0.1
+"""Share of the peak rate that a schedule ``with_min_lr`` ends at."""
+
+
+def rate_at(spec: LearnerSpec, step: int, total: int) -> float:
+    """Learning rate of optimizer step ``step`` (from 0) out of ``total``."""
+    if step < spec.warmup:
+        return spec.learning_rate * (step + 1) / spec.warmup
+    if spec.schedule == "constant":
+        return spec.learning_rate
+    progress = min(1.0, (step - spec.warmup) / max(1, total - spec.warmup))
+    linear, floor = spec.schedule.startswith("linear"), FLOOR if spec.schedule.endswith("min_lr") else 0.0
+    shape = 1 - progress if linear else 0.5 * (1 + math.cos(math.pi * progress))
+    return spec.learning_rate * (floor + (1 - floor) * shape)

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from penstock.core.errors import ModelError
 from penstock.models.attention import AttentionPlan, LayerAttention
-from penstock.train.collectives import exchanged, gathered
+from penstock.train.world import exchanged, gathered
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from penstock.config.strategies import FSDP2, refuse_shape
 from penstock.core.errors import ModelError
 from penstock.models.language_model import LanguageModel
 from penstock.models.outputs import entropy_of
-from penstock.train.collectives import common, summed
+from penstock.train.world import common, summed
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.observe.bottleneck import bottleneck, times
-from penstock.observe.timeline import Account, RoleTime
+from penstock.observe.timeline import Account, RoleTime, bottleneck, times
 from penstock.ui.metrics import duration
 
 LAGS_SHOWN = 10

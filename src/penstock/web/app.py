@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +20,7 @@ from penstock.web.crowd import LEAST, block_of
 from penstock.web.refusals import Refusal, refusal_of
 
 Route = TypeVar("Route")
+Result = TypeVar("Result")
 UNKNOWN = "other"
 """How a path that has no route is called: what a client made up is in no log and in no count."""
 LINGER = 1.0
@@ -144,3 +145,26 @@ def has_long_body(scope: Scope) -> bool:
     headers = Headers(scope=scope)
     length = headers.get("content-length", "0")
     return "transfer-encoding" in headers or not length.isdecimal() or len(length) > 9 or int(length) > LEAST
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Result]) -> Result:
+    """Do some work for a client whose request has been read whole; give it up when the client leaves.
+
+    Raises:
+        ClientDisconnect: it has left.
+    """
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for left in (task, gone):
+            left.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.core.messages import strict_json
 from penstock.web.refusals import Refusal
 
 LARGEST = sys.float_info.max
@@ -23,7 +24,7 @@ def object_of(body: bytes | bytearray) -> dict[str, Any]:
     """The JSON object in a request's body. Raises Refusal if there is none."""
     try:
         text = body.decode()
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        value = strict_json(text, parse_float=_finite)
         if _SURROGATE.search(text):  # half a character can be neither encoded again nor turned into tokens
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
@@ -31,10 +32,6 @@ def object_of(body: bytes | bytearray) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refusal(400, f"the body is a JSON {JSON_NAMES[type(value)]}; send an object")
     return value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _finite(digits: str) -> float:
@@ -45,9 +42,10 @@ def _finite(digits: str) -> float:
 
 
 class Fields:
-    """The fields of one object. A null stands for a field that is not there."""
+    """The fields of one object, which is ``where`` in a body. A null stands for a field that is not there."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], where: str = "") -> None:
+        self.where, self._at = where, where and f"{where}."
         self._values = {name: value for name, value in values.items() if value is not None}
 
     def take(self, name: str, default: Any = None) -> Any:
@@ -56,32 +54,39 @@ class Fields:
     def has(self, name: str) -> bool:
         return name in self._values
 
+    def rest(self) -> dict[str, Any]:
+        """What has not been read, for another reader."""
+        left, self._values = self._values, {}
+        return left
+
+    def _refused(self, name: str, value: Any, wanted: str) -> Refusal:
+        return Refusal(400, f"{self._at}{name}={shown(value)}; give {wanted}", param=self._at + name)
+
     def number(self, name: str, default: float, low: float = -LARGEST, high: float = LARGEST) -> float:
         """A number from ``low`` to ``high``."""
         value = self.take(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise Refusal(400, f"{name}={shown(value)}; give a number {_range(low, high)}", param=name)
+            raise self._refused(name, value, f"a number {_range(low, high)}")
         return float(value)
 
     def whole(self, name: str, default: int, low: int, high: int = (1 << 63) - 1) -> int:
         """A whole number from ``low`` to ``high``."""
         value = self.take(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise Refusal(400, f"{name}={shown(value)}; give a whole number {_range(low, high)}", param=name)
+            raise self._refused(name, value, f"a whole number {_range(low, high)}")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
         value = self.take(name, default)
         if not isinstance(value, bool):
-            raise Refusal(400, f"{name}={shown(value)}; give true or false", param=name)
+            raise self._refused(name, value, "true or false")
         return value
 
     def text(self, name: str, default: str | None = None, one_of: Sequence[str] = ()) -> str:
         """A text, one of ``one_of`` if they are given; without a default it must be there."""
         value = self.take(name, default)
         if not isinstance(value, str) or (one_of and value not in one_of):
-            wanted = f"one of {', '.join(one_of)}" if one_of else "a text"
-            raise Refusal(400, f"{name}={shown(value)}; give {wanted}", param=name)
+            raise self._refused(name, value, f"one of {', '.join(one_of)}" if one_of else "a text")
         return value
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
@@ -89,26 +94,35 @@ class Fields:
         value = self.take(name, [])
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found) or len(found) > most:
-            raise Refusal(400, f"{name}={shown(value)}; give a text, or a list of at most {most}, none empty", param=name)
+            raise self._refused(name, value, f"a text, or a list of at most {most}, none empty")
         return tuple(found)
 
     def object(self, name: str) -> dict[str, Any]:
         value = self.take(name, {})
         if not isinstance(value, dict):
-            raise Refusal(400, f"{name}={shown(value)}; give an object", param=name)
+            raise self._refused(name, value, "an object")
         return value
+
+    def objects(self, name: str) -> list[Fields]:
+        """A list of objects; none where it is not there."""
+        value = self.take(name, [])
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            raise self._refused(name, value, "a list of objects")
+        return [Fields(one, f"{self._at}{name}[{at}]") for at, one in enumerate(value)]
 
     def neutral(self, name: str, *values: Any) -> None:
         """A field that has no effect here: only the values that mean so may be given."""
         given = self.take(name)
         if given is not None and given not in values:
             allowed = f"leave it out, or give {' or '.join(shown(value) for value in values)}" if values else "leave it out"
-            raise Refusal(400, f"{name} is not supported here; {allowed}", param=name, code="unsupported_parameter")
+            said = f"{self._at}{name} is not supported here; {allowed}"
+            raise Refusal(400, said, param=self._at + name, code="unsupported_parameter")
 
     def done(self) -> None:
         """Refuse what has not been read."""
         for name in self._values:
-            raise Refusal(400, f'unknown field "{name[:100]}"', param=name[:100], code="unknown_parameter")
+            place = self._at + name[:100]
+            raise Refusal(400, f'unknown field "{place}"', param=place, code="unknown_parameter")
 
 
 def shown(value: Any) -> str:

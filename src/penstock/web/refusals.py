@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core.errors import GenerationError, ModelError, PenstockError, SpecError, WeightError
+from penstock.core.messages import MessageError
 
 
 class Refusal(Exception):
@@ -47,6 +48,8 @@ def refusal_of(error: Exception) -> Refusal:
     """What an error of ours is to a client: its own fault (400), a refused update (409), or ours (500)."""
     if isinstance(error, Refusal):
         return error
+    if isinstance(error, MessageError):
+        return Refusal(400, str(error), param=error.where)
     if isinstance(error, WeightError):
         return Refusal(409, str(error), code="weights_refused")
     if isinstance(error, GenerationError) and "the engine failed" in str(error):

@@ -3,18 +3,25 @@
 A manifest names a chain: the last full file (safetensors, as any program reads it) and the differences since then. Who holds a
 link of the chain reads on from there; who holds none begins with the full file. Files appear under their name when they are
 whole, and the snapshots they give are verified by the manifest's checksums.
+
+After a step of reinforcement learning nearly all bfloat16 values are what they were. A difference holds, for each two bytes
+that changed, how far they lie from the ones before, and the exclusive or of old and new, high bytes and low bytes apart; each
+of these runs is compressed by zlib's fastest level. It is two to three times smaller than the whole exclusive or under zlib.
 """
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -22,9 +29,56 @@ from torch import Tensor
 from penstock.config.spec import convert
 from penstock.core.errors import SpecError, Superseded, WeightError
 from penstock.core.types import Version, WeightUpdate
-from penstock.weights.delta import apply, difference
 from penstock.weights.ends import Publisher, Subscriber
 from penstock.weights.snapshot import Announced, empty_snapshot, manifest_of
+
+Bytes = NDArray[np.uint8]
+PARTS = ("gaps", "wide", "values")
+_ESCAPE = 255
+
+
+def difference(old_I: Bytes, new_I: Bytes) -> dict[str, Bytes]:
+    """The parts of ``old → new``, compressed; both snapshots have the same, even, number of bytes."""
+    both_U = np.bitwise_xor(old_I.view(np.uint16), new_I.view(np.uint16))
+    at_C = np.flatnonzero(both_U)
+    gap_C = np.diff(at_C, prepend=-1) - 1
+    gaps = np.minimum(gap_C, _ESCAPE).astype(np.uint8)
+    wide = gap_C[gap_C >= _ESCAPE].astype("<u8")
+    values = np.ascontiguousarray(both_U[at_C].astype("<u2").view(np.uint8).reshape(-1, 2).T)
+    return {name: _packed(part) for name, part in zip(PARTS, (gaps, wide, values), strict=True)}
+
+
+def apply(bytes_I: Bytes, parts: Mapping[str, Bytes]) -> None:
+    """Turn an old snapshot into the new one, in place.
+
+    Raises:
+        WeightError: the parts are no difference, or one of larger snapshots; the snapshot is not to be used then.
+    """
+    bytes_U = bytes_I.view(np.uint16)
+    try:
+        gap_C = _unpacked(parts["gaps"], len(bytes_U)).astype(np.int64)
+        far = gap_C == _ESCAPE
+        wide = _unpacked(parts["wide"], 8 * int(far.sum())).view("<u8")
+        values = _unpacked(parts["values"], 2 * len(gap_C)).reshape(2, len(gap_C))
+        gap_C[far] = wide.reshape(int(far.sum()))
+        at_C = np.cumsum(gap_C + 1) - 1
+        bytes_U[at_C] ^= np.ascontiguousarray(values.T).view("<u2").reshape(-1)
+    except (KeyError, ValueError, IndexError, zlib.error) as error:
+        raise WeightError(f"the difference of weights is malformed: {error!r}") from error
+
+
+def _packed(part: NDArray[Any]) -> Bytes:
+    return np.frombuffer(zlib.compress(part.tobytes(), 1), np.uint8)
+
+
+def _unpacked(part: Bytes, most: int) -> Bytes:
+    """Decompress what is whole and of so many bytes at most: a damaged file must not fill the memory."""
+    inflater = zlib.decompressobj()
+    found = inflater.decompress(part.tobytes(), most + 1)
+    if len(found) > most or not inflater.eof:
+        raise ValueError("it is cut short" if len(found) <= most else f"more than {most} bytes")
+    return np.frombuffer(found, np.uint8)
+
 
 KIND = "disk"
 FULL_EVERY = 16

@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -24,10 +26,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as distributed
 from torch import Tensor
 
-from penstock.core.errors import Superseded, WeightError
+from penstock.core.errors import GenerationError, Superseded, WeightError, blame
 from penstock.core.types import Version, WeightUpdate
 from penstock.weights.ends import Publisher, Subscriber
 from penstock.weights.snapshot import Announced, buckets_of, empty_snapshot, manifest_of
@@ -309,3 +312,66 @@ class ProcessGroupSubscriber(Subscriber):
             self._group = None
             self._group = Group(begun["file"], members, members.index(self.name) + 1, seconds)
         self._group.broadcast(bytes_I)
+
+
+class EngineGroup:
+    """Rank 0 of a group whose other members are the processes of an inference server, which join by torch's rendezvous.
+
+    The server is given an address, a port, a name and how many take part; its processes meet at a TCP store there. The name is
+    the group's own: a server that has met the same trainer before knows groups of other names. The store is on the loopback
+    interface, or on that of the address in ``PENSTOCK_HOST``. torch protects it by nothing: any process that reaches the port
+    while the group is alive can disturb it, or is sent the weights if it comes before the server.
+    """
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        """Tensors are broadcast by NCCL from a CUDA ``device``, otherwise by gloo. No wait is longer than ``seconds``.
+
+        Raises:
+            GenerationError: the port cannot be opened.
+        """
+        self.device, self.wait = device, timedelta(seconds=seconds)
+        self.backend = "nccl" if device.type == "cuda" else "gloo"
+        self.name = f"penstock-{secrets.token_hex(8)}"
+        self.address = os.environ.get("PENSTOCK_HOST", "127.0.0.1")
+        with blame(GenerationError, f"opening a port on {self.address} for a process group"):
+            listening = socket.create_server((self.address, 0))  # torch itself would listen on every interface
+            self.port = int(listening.getsockname()[1])
+            self._store: Any = distributed.TCPStore(
+                self.address, self.port, is_master=True, timeout=self.wait, wait_for_workers=False,
+                master_listen_fd=listening.detach(),
+            )  # fmt: skip
+        self._inner: Any = None
+
+    def join(self, world: int) -> None:
+        """Enter the group of ``world`` processes as rank 0. With gloo it blocks until all are there.
+
+        Raises:
+            GenerationError: they do not all come in time.
+        """
+        kind = "cuda" if self.backend == "nccl" else "cpu"
+        named = distributed.PrefixStore(f"{self.name}/", distributed.PrefixStore(self.name, self._store))
+        store = distributed.PrefixStore(f"{kind}/", named)
+        with blame(GenerationError, f"{world - 1} processes of the server did not join in {self.wait.total_seconds():.0f} s"):
+            self._inner = self._nccl(store, world) if self.backend == "nccl" else join_gloo(store, 0, world, self.wait)
+
+    def _nccl(self, store: Any, world: int) -> Any:
+        nccl: Any = distributed.ProcessGroupNCCL
+        options = nccl.Options()
+        options._timeout = self.wait
+        return nccl(store, 0, world, options)
+
+    def broadcast(self, pairs: Sequence[tuple[str, Tensor]]) -> None:
+        """Send tensors one after the other; each takes the memory of one on the group's device.
+
+        Raises:
+            GenerationError: a process of the server is gone, or does not take a tensor in time.
+        """
+        for name, tensor in pairs:
+            with blame(GenerationError, f'"{name}" did not reach the processes of the server'):
+                broadcast(self._inner, tensor.detach().to(self.device).contiguous(), self.wait)
+        if self.backend == "nccl":  # whose broadcasts have only been queued
+            torch.cuda.synchronize(self.device)
+
+    def close(self) -> None:
+        """Leave the group and close the port."""
+        self._inner = self._store = None

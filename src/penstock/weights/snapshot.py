@@ -268,3 +268,26 @@ def _require_inside(places: Sequence[TensorSlot], length: int) -> None:
 def empty_snapshot(length: int) -> Tensor:
     """A snapshot ``[bytes]`` to be filled."""
     return torch.zeros(length, dtype=torch.uint8)
+
+
+KIND = "snapshot"
+
+
+def pack(update: WeightUpdate) -> tuple[dict[str, Any], memoryview]:
+    """The manifest of an update that has tensors, and its snapshot ``[bytes]``."""
+    tensors = list(update.tensors or ())
+    snapshots = Snapshots(lambda: tensors)
+    bytes_I = snapshots.take()
+    return manifest_of(KIND, (update.learner_epoch, update.version), snapshots.layout, bytes_I), bytes_I.numpy().data
+
+
+def unpack(manifest: Mapping[str, Any], snapshot: bytearray) -> WeightUpdate:
+    """The update in a snapshot, verified; the bytes are the update's from here on.
+
+    Raises:
+        WeightError: the manifest is malformed, bytes are missing, or a checksum does not match.
+    """
+    announced = Announced.read(manifest, KIND)
+    if len(snapshot) != announced.layout.bytes:
+        raise WeightError(f"{announced.name} refused: its snapshot has {len(snapshot)} bytes, not {announced.layout.bytes}")
+    return announced.update(torch.frombuffer(snapshot, dtype=torch.uint8) if snapshot else empty_snapshot(0))

@@ -16,7 +16,7 @@ from penstock.feedback.records import Item, Response, Task
 def hashed() -> str:
     """The password's hash, with little work: signing in is not what these tests measure."""
     pytest.importorskip("argon2", reason="argon2-cffi is not installed: pip install penstock[feedback]")
-    from penstock.feedback.service.passwords import Passwords
+    from penstock.feedback.service.accounts import Passwords
 
     return Passwords(passes=1, memory_kib=8, lanes=1).made(PASSWORD)
 

@@ -76,8 +76,8 @@ def test_the_log_is_filtered_and_several_events_are_retracted_at_once(service: A
     service.start().at(page, "/admin")
     page.locator("#log tbody tr").nth(24).wait_for()
     assert page.get_by_role("button", name="Retract").count() == 1
-    page.get_by_label("Text").fill("Question q3?")
-    page.get_by_label("Text").press("Tab")
+    page.get_by_label("Text", exact=True).fill("Question q3?")
+    page.get_by_label("Text", exact=True).press("Tab")
     page.wait_for_function("() => document.querySelectorAll('#log tbody tr').length === 2")
     for box in page.locator("#log").get_by_role("checkbox").all():
         box.check()

@@ -17,9 +17,8 @@ from penstock.product.log import record
 from penstock.product.quarantine import rule, waiting
 from penstock.product.signals import Signal
 from penstock.product.source import pin
-from penstock.runtime.check import check_stages
+from penstock.runtime.check import check_stages, require_more_than_signals
 from penstock.runtime.pinning import pinned
-from penstock.runtime.sole import require_more_than_signals
 
 CLICKS = DataSpec(source="feedback:f.db", options={"form": "product"})
 VOTES = DataSpec(source="feedback:f.db")

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 
 from penstock.feedback.records import Annotator
+from penstock.feedback.service.accounts import Passwords
 from penstock.feedback.service.app import FeedbackApp
 from penstock.feedback.service.context import Context, Settings
-from penstock.feedback.service.passwords import Passwords
 from penstock.feedback.store import Store
 from penstock.product.routes import ProductRoutes
 from penstock.web.crowd import Connections

@@ -11,10 +11,10 @@ import pytest
 from feedback_examples import answers, enrol, pair, say
 from served import QUICK
 
+from penstock.feedback.database import backup
 from penstock.feedback.errors import FeedbackError
-from penstock.feedback.exchange.backup import backup
 from penstock.feedback.records import Item, Response, Task
-from penstock.feedback.service import passwords
+from penstock.feedback.service.accounts import Passwords
 from penstock.feedback.store import Store
 
 
@@ -38,7 +38,7 @@ def test_a_password_is_read_from_standard_input(run, place, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("a good long password\n"))
     assert run("account", place, "ann", "--password")[0] == 0
     with Store.open(place) as store:
-        assert passwords.Passwords().same(store.annotator("ann").password, "a good long password")
+        assert Passwords().same(store.annotator("ann").password, "a good long password")
         assert QUICK.made("another password") != store.annotator("ann").password
 
 

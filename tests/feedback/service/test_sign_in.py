@@ -9,8 +9,7 @@ from feedback_examples import HandClock, enrol, pair
 from served import PASSWORD, QUICK, csrf_of, sign_in
 
 from penstock.feedback.errors import NotFound
-from penstock.feedback.service.accounts import INVITE_SECONDS
-from penstock.feedback.service.passwords import Passwords
+from penstock.feedback.service.accounts import INVITE_SECONDS, Passwords
 from penstock.feedback.service.sessions import LONGEST_SECONDS, MOST
 from penstock.feedback.service.throttle import FORGET_SECONDS, Throttle
 from penstock.feedback.store import Store

@@ -13,7 +13,7 @@ from live_examples import row, run_folder
 
 pytest.importorskip("sqlalchemy", reason="sqlalchemy is not installed: pip install penstock[feedback]")
 
-from penstock.core.packed import packed
+from penstock.core.events import packed
 from penstock.core.seeds import seed_of
 from penstock.feedback.records import Annotator, Response
 from penstock.feedback.store import Store

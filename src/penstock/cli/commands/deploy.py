@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import tyro
 
@@ -22,8 +22,6 @@ class Deploy(Placeable):
     The recipe's parameters and every field of its run are flags too (penstock train RECIPE --help); RECIPE may be the run.json
     of a run. Secrets are never printed: name a Secret of the cluster by --secret.
     """
-
-    NEEDS: ClassVar = ("deploy", "yaml")
 
     target: Annotated[Target | None, called("TARGET")] = None
     """rayjob, trainjob, jobset or slurm."""

@@ -35,7 +35,7 @@ class Eval(RecipeCommand):
         """Evaluate and print metrics and a few samples."""
         if not self.recipe:
             raise SpecError("eval takes a run or a recipe: penstock eval runs/NAME, or penstock eval RECIPE --model FOLDER")
-        from penstock.runtime.evaluate_model import measure, pick
+        from penstock.runtime.measuring import measure, pick
 
         folder = Path(self.recipe)
         made, model = self.measured(folder)

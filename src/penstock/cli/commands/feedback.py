@@ -131,8 +131,7 @@ class Account(StoreCommand):
 
     def run(self) -> None:
         """Print what they are now."""
-        from penstock.feedback.service.accounts import Accounts
-        from penstock.feedback.service.passwords import Passwords
+        from penstock.feedback.service.accounts import Accounts, Passwords
 
         with opened(self.store) as store:
             made = Passwords().made(self._password()) if self.password else None
@@ -246,23 +245,26 @@ class Export(ProjectCommand):
 
     def run(self) -> None:
         """Write the rows and print their count and content hash."""
-        from penstock.feedback.exchange import files, formats, votes
+        from penstock.feedback.exchange import files, formats
         from penstock.feedback.exchange import snapshot as exchange
         from penstock.feedback.exchange.media import write_media
         from penstock.feedback.service.secrets import store_key
 
         with opened(self.store) as store:
             taken = exchange.snapshot(store, project=store.project(self.project).name)
-            named = str if self.names else votes.pseudonyms(store_key(store.database, "pseudonyms"))
+            named = str if self.names else exchange.pseudonyms(store_key(store.database, "pseudonyms"))
             if self.media is not None:
                 print(f"wrote {write_media(store, taken.tasks.values(), self.media)} media files to {self.media}")
         if self.form == "votes":
-            rows = votes.raw_votes(taken, named)
+            rows = exchange.raw_votes(taken, named)
         elif self.format == "argilla":
             rows = formats.to_argilla(taken, named=named)
         else:
             rows = exchange.FORMS[self.form](taken)
-        files.write_rows(formats.to_trl(rows) if self.format == "trl" else rows, self.out)
+        written = formats.to_trl(rows) if self.format == "trl" else rows
+        files.write_rows(written, self.out)
+        if changed := files.changed_texts(written, self.out.suffix):
+            print(f"{changed} texts begin like a formula and have a ' before them in CSV; take .jsonl or .parquet to train on")
         print(f"wrote {len(rows)} rows after {taken.until} events to {self.out} · content {exchange.content_hash(rows)}")
 
 
@@ -377,7 +379,7 @@ class Backup(StoreCommand):
 
     def run(self) -> None:
         """Print how much it holds."""
-        from penstock.feedback.exchange.backup import backup
+        from penstock.feedback.database import backup
 
         if "://" not in self.store:
             opened(self.store).close()  # says what is wrong with it

@@ -129,7 +129,7 @@ def read_prompts(prompt: str, file: str) -> list[str]:
         return [prompt]
     if not Path(file).is_file():
         raise DataError(f"{Path(file).absolute()}: no such file")
-    from penstock.data.sources import text_rows
+    from penstock.data.files import text_rows
 
     found = [row["text"] for row in text_rows(Path(file))]
     if not found:

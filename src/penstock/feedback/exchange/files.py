@@ -6,14 +6,14 @@ import csv
 import io
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from penstock.core.files import replaced
-from penstock.data.sources import numbered_json_rows
+from penstock.core.messages import is_messages
+from penstock.data.files import READERS, arrow
 from penstock.feedback.errors import FeedbackError
 
 Row = dict[str, Any]
@@ -27,6 +27,8 @@ def encoded(rows: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
         raise FeedbackError(f"cannot write {suffix or 'a file without suffix'}; use {', '.join(FORMATS)}")
     if not rows:
         raise FeedbackError("there are no rows to write; has anybody voted yet?")
+    if suffix == ".csv" and (lists := [name for row in rows for name, value in row.items() if is_messages(value)]):
+        raise FeedbackError(f"{lists[0]} holds conversations, which are no text of a cell of CSV; use .jsonl or .parquet")
     return FORMATS[suffix][0](rows)
 
 
@@ -59,60 +61,22 @@ def placed_rows(path: Path) -> list[tuple[str, Row]]:
         raise FeedbackError(f"{path}: cannot read {path.suffix or 'a file without suffix'}; use .{', .'.join(READERS)}")
     if not path.is_file():
         raise FeedbackError(f"{path}: there is no such file")
-    found = [(f"{path}:{number}", dict(row)) for number, row in READERS[suffix](path)]
+    found = [(f"{path}:{number}", _there(row) if suffix == "csv" else row) for number, row in READERS[suffix](path)]
     if not found:
         raise FeedbackError(f"{path}: no rows in it; is it the right file?")
     return found
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    parquet = _arrow(path)
-    from pyarrow import ArrowException
-
-    try:
-        return enumerate(parquet.read_table(path).to_pylist(), 1)
-    except (OSError, ArrowException) as error:
-        raise FeedbackError(f"{path}: no readable Parquet ({str(error).splitlines()[0]})") from error
-
-
-def _read_json(path: Path) -> Iterator[tuple[int, Row]]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise FeedbackError(f"{path}: no JSON ({error}); use .jsonl for one object a line") from error
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise FeedbackError(f"{path}: not a list of objects; use .jsonl for one object a line")
-    return enumerate(found, 1)
-
-
-def _read_csv(path: Path) -> Iterator[tuple[int, Row]]:
-    content = path.read_bytes()
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
-        twice = [name for name, count in Counter(reader.fieldnames or ()).items() if count > 1]
-        if twice:
-            raise FeedbackError(f"{path}:1: {len(twice)} column names are there twice, such as {twice[0]!r:.40}; rename one")
-        for row in reader:
-            if None in row or None in row.values():
-                raise FeedbackError(f"{path}:{reader.line_num}: other cells than the header has; quote what holds commas")
-            yield reader.line_num, {name: cell for name, cell in row.items() if cell or NUMBERED.fullmatch(name)}
-    except csv.Error as error:
-        raise FeedbackError(f"{path}:{reader.line_num + 1}: no CSV ({error})") from error
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise FeedbackError(f"{path}:{line}: not UTF-8; save the file as UTF-8 (of Windows-1252, say)") from error
-
-
-READERS: Mapping[str, Callable[[Path], Iterator[tuple[int, Mapping[str, Any]]]]] = {
-    "jsonl": numbered_json_rows, "json": _read_json, "csv": _read_csv, "parquet": _read_parquet,
-}  # fmt: skip
+def _there(row: Row) -> Row:
+    """The cells of CSV that are not empty, and those of numbered columns."""
+    return {name: cell or "" for name, cell in row.items() if cell or NUMBERED.fullmatch(name)}
 
 
 _json = partial(json.dumps, ensure_ascii=False, allow_nan=False)
 
 
 def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    parquet = _arrow(Path("rows.parquet"))
+    parquet = arrow(Path("rows.parquet"))
     import pyarrow
 
     # Mappings become JSON text: their keys differ from row to row, and a Parquet struct may not be empty.
@@ -124,12 +88,9 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return sink.getvalue()
 
 
-def _arrow(path: Path) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise FeedbackError(f"{path}: Parquet needs the pyarrow package; run: pip install penstock[hub]") from error
-    return pyarrow.parquet
+def changed_texts(rows: Sequence[Mapping[str, Any]], suffix: str) -> int:
+    """How many texts a file of this kind does not hold as they are: in CSV those that look like formulas."""
+    return sum(suffix == ".csv" and isinstance(one, str) and _inert(one) != one for row in rows for one in row.values())
 
 
 def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.errors import DataError
-from penstock.data.render import read_messages
+from penstock.core.messages import read_messages
+from penstock.data.layouts import arranged
 from penstock.feedback.bodies import STRONGEST, check
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.snapshot import Snapshot
@@ -46,16 +47,10 @@ def from_trl(rows: Sequence[tuple[str, Mapping[str, Any]]], annotator: str) -> I
 
 def trl_texts(row: Mapping[str, Any], where: str) -> tuple[str, str, str]:
     """Prompt, chosen and rejected of a row of TRL's preference format. Raises FeedbackError: the row is not of this format."""
-    chosen, rejected = row.get("chosen"), row.get("rejected")
-    if isinstance(chosen, str) and isinstance(rejected, str) and "prompt" not in row:
-        shared = _common_start(chosen, rejected)
-        return chosen[:shared], chosen[shared:], rejected[shared:]
-    earlier = [value[:-1] for value in (chosen, rejected) if isinstance(value, list | tuple) and len(value) > 1]
-    if earlier and list(earlier[0]) != list(earlier[-1]):
-        raise FeedbackError(f"{where}: chosen and rejected have different messages before the last one; give both the same")
-    prompt = row.get("prompt") if "prompt" in row or not isinstance(chosen, list | tuple) else chosen[:-1]
     try:
-        return text_of(prompt, "prompt"), text_of(chosen, "chosen", last=True), text_of(rejected, "rejected", last=True)
+        row = arranged(row, False, where)
+        chosen, rejected = (text_of(row.get(name), name, last=True) for name in ("chosen", "rejected"))
+        return text_of(row.get("prompt"), "prompt"), chosen, rejected
     except DataError as error:
         raise FeedbackError(f"{where}: not of TRL's preference format ({error}); it has {', '.join(row)}") from error
 
@@ -71,13 +66,9 @@ def text_of(value: Any, where: str, *, last: bool = False) -> str:
     if isinstance(value, str):
         return value
     turns = read_messages(value, where)[-1:] if last else read_messages(value, where)
+    if lacking := [place for place, turn in enumerate(turns) if "content" not in turn]:
+        raise DataError(f"{where}[{lacking[0]}] has no content, and people are asked about texts")
     return "\n\n".join(turn["content"] if len(turns) == 1 else f"{turn['role']}: {turn['content']}" for turn in turns)
-
-
-def _common_start(first: str, second: str) -> int:
-    """Characters that both texts begin with, up to the last space, so that no word is cut in two."""
-    shared = next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
-    return first.rfind(" ", 0, shared) + 1 if shared else 0
 
 
 def swapped(prompt: str, chosen: str, rejected: str) -> bool:

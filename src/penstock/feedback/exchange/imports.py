@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from penstock.data.sources import json_rows, text_rows
+from penstock.data.files import numbered_json_rows, text_rows
 from penstock.feedback.errors import FeedbackError
 from penstock.feedback.exchange.formats import Imported, as_vote
 from penstock.feedback.exchange.questions import ask
@@ -57,7 +57,7 @@ def hh_rlhf(path: Path, annotator: str = "hh-rlhf", most: int | None = None) -> 
         FeedbackError: a row is not of this format; names it.
     """
     found: Imported = []
-    for number, row in enumerate(islice(json_rows(path), most)):
+    for number, (_, row) in enumerate(islice(numbered_json_rows(path), most)):
         try:
             before, mark, chosen = row["chosen"].rpartition(TURN)
             also_before, _, rejected = row["rejected"].rpartition(TURN)

@@ -14,7 +14,7 @@ from penstock.feedback import deletion, gold, projects
 from penstock.feedback.exchange import files
 from penstock.feedback.exchange import snapshot as exchange
 from penstock.feedback.exchange.questions import Asking, ask_text
-from penstock.feedback.exchange.votes import raw_votes
+from penstock.feedback.exchange.snapshot import raw_votes
 from penstock.feedback.quality.leaderboard import leaderboard
 from penstock.feedback.records import DEFAULT, JUDGEMENT, ROLES, Event, Role, Task
 from penstock.feedback.service import tasks
@@ -145,6 +145,7 @@ class Admin:
             "Content-Disposition": f'attachment; filename="{name}"',
             "X-Content-Hash": exchange.content_hash(rows),
             "X-Events": str(taken.until),
+            "X-Changed-Texts": str(files.changed_texts(rows, f".{kind}")),
         }
         return Response(files.encoded(rows, f".{kind}"), headers=headers, media_type=files.FORMATS[f".{kind}"][1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,6 @@ from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.denoiser import Denoiser
-from penstock.models.diffusion.slow import SLOW, SlowCopy
 from penstock.models.presets import DENOISER
 from penstock.models.text import Text, train_tokenizer
 
@@ -198,3 +198,30 @@ def build_denoiser(spec: ModelSpec, corpus: Iterable[str], seed: int) -> Denoisi
 def _made(config: Mapping[str, Any], text: Text, denoising: Denoising) -> DenoisingModel:
     of = {name: config[name] for name in ("shape", "vocab_size", "context", "width", "layers")}
     return DenoisingModel(Denoiser(**of, pad=text.pad), config, text, denoising)
+
+
+SLOW = "slow"
+"""Name of the copy among a denoiser's heads."""
+
+
+class SlowCopy(nn.Module):
+    """DiffusionNFT's old policy: a copy that draws, and follows its model after every ``every``-th optimizer step. At its n-th
+    move (from 0) it keeps the share ``min(rise · n, most)`` of itself, so that the first ones make it the model."""
+
+    def __init__(self, model: Any, rise: float, most: float, every: int) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self.rise, self.most, self.every = rise, most, every
+
+    @torch.no_grad()
+    def follow(self, updates: int, model: Any) -> None:
+        """Move towards the model, of which ``updates`` optimizer steps have been taken."""
+        if updates % self.every:
+            return
+        kept = min(self.rise * (updates // self.every - 1), self.most)
+        for (_, slow), (_, fast) in zip(self.weights(), model.plain_weights(), strict=True):
+            slow.lerp_(fast.to(slow.dtype), 1 - kept)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(name, tensor) of the copy, for generators and checkpoints."""
+        yield from ((name, tensor.detach()) for name, tensor in self.model.policy_weights())

@@ -7,8 +7,10 @@ sampled from what the policy makes of entry ``k - 1``.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +25,32 @@ from penstock.core.contracts import Batch, Policy
 from penstock.core.errors import SpecError, TrainingError
 from penstock.core.types import Row, Unit
 from penstock.models.diffusion import kernels
-from penstock.models.diffusion.draws import KEY, times_and_noise
 from penstock.models.diffusion.model import DenoisingModel
 from penstock.models.lora import adapter_off
 from penstock.models.packing import check_fields, fields_of
 from penstock.models.uploads import uploaded
+
+KEY = "noise_key"
+"""The field of a row that its times and noise follow from; rows with the same key have the same."""
+
+
+def times_and_noise(
+    key_B: NDArray[np.float32], row_A: NDArray[np.int32], shape: Sequence[int], stream: torch.Generator | None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """For each action of each row a time, spread evenly from 0 to 1 over the row, and noise: ``[A]`` and ``[A, *shape]``.
+
+    They follow from the row's key and from the state of a random stream, which is left as it is; without one, from the
+    key alone.
+    """
+    now = b"" if stream is None else hashlib.blake2b(stream.get_state().numpy().tobytes()).digest()
+    times, noise = [], []
+    for key, count in zip(key_B.tolist(), np.bincount(row_A, minlength=len(key_B)).tolist(), strict=True):
+        digest = hashlib.blake2b(now + struct.pack("<d", key), digest_size=16).digest()
+        draw = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+        times.append((np.arange(count) + draw.random(count)) / count)
+        noise.append(draw.standard_normal((count, *shape), np.float32))
+    return np.concatenate(times).astype(np.float32), np.concatenate(noise)
+
 
 STATES, TIMES, PROMPTS = "state_TD", "time_T", "prompt_TC"
 PICTURE = "picture"

@@ -29,7 +29,7 @@ from transformers.utils.hub import cached_file
 from penstock.config.denoising import Denoising
 from penstock.config.learner import LearnerSpec, LoRA
 from penstock.config.spec import parse, plain
-from penstock.core.errors import ModelError, SpecError
+from penstock.core.errors import ModelError, SpecError, first_line
 from penstock.core.types import FloatArray
 from penstock.models.attention import quiet_transformers
 from penstock.models.diffusion.model import DenoisingModel
@@ -373,6 +373,6 @@ def load_pipeline(path: str, place: Mapping[str, Any]) -> PublishedModel:
             kinds = {"torch_dtype": torch.float32, "use_safetensors": True}
             pipeline = diffusers.DiffusionPipeline.from_pretrained(path, **kinds, **where, **absent)
     except Exception as error:  # of a foreign library over foreign files
-        raise ModelError(f"{path}: diffusers cannot load this pipeline: {str(error).strip().splitlines()[0]}") from error
+        raise ModelError(f"{path}: diffusers cannot load this pipeline: {first_line(error)}") from error
     said = json.loads((folder / CONFIG).read_text()) if (folder / CONFIG).is_file() else {}
     return PublishedModel(pipeline, parse(Denoising, said["denoising"], "denoising") if "denoising" in said else None)

@@ -10,7 +10,7 @@ from penstock.runtime.listeners import EventSender
 from penstock.runtime.session import Session
 from penstock.runtime.stopping import Interrupted, StopSignal
 from penstock.train.fleet import launch_ranks_by
-from penstock.train.remote_launcher import RemoteLauncher
+from penstock.train.launcher import RemoteLauncher
 from penstock.train.rendezvous import host_of_this_node
 
 

@@ -11,7 +11,7 @@ from penstock.loops.columns import column_changes
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models, corpus_of
 from penstock.runtime.folder import RunFolder
-from penstock.runtime.roles.column import write_column
+from penstock.runtime.remote import write_column
 from penstock.stream.enrichment import REFERENCE, Change
 from penstock.train.device import set_up
 

@@ -10,7 +10,7 @@ from penstock.models.files import load_text
 from penstock.runtime.bootstrap import Bootstrap
 from penstock.runtime.build import Models, StageRewards
 from penstock.runtime.folder import RunFolder
-from penstock.runtime.roles.column import write_column
+from penstock.runtime.remote import write_column
 from penstock.stream.enrichment import REWARD, Change, changes
 from penstock.train.device import set_up
 

@@ -51,6 +51,8 @@ class StageRuntime(ABC):
     """Who evaluates while training goes on, if another process does."""
     epoch: int = 0
     """Units in one pass over the data."""
+    remarks: Sequence[str] = ()
+    """What should be mended, as far as it is known before the first step."""
     bounds: Thresholds = EXACT
     """How far rounding may bring learner and generator apart."""
 

@@ -264,7 +264,7 @@ def response(sample: Sample, origin: Mapping[str, Any], sampling: Mapping[str, A
     tokens = tuple(map(int, sample.tokens_T))
     made_by = {name: origin[name] for name in ("run", "stage", "version")}
     blobs = tuple(blob for blob in sample.blobs if blob not in prompt.blobs)
-    return Response(sample.text, tokens, logp, **made_by, sampling=dict(sampling), blobs=blobs)
+    return Response(sample.raw_text, tokens, logp, **made_by, sampling=dict(sampling), blobs=blobs)
 
 
 def groups_of(prompt: Prompt) -> dict[str, str]:

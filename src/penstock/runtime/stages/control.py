@@ -15,17 +15,18 @@ from penstock.config.spec import require
 from penstock.control.actor import Actor
 from penstock.control.environments import Environments
 from penstock.control.episodes import Camera, EpisodeLog, played
-from penstock.control.fragments import Collected, Fragment, side_by_side
+from penstock.control.fragments import Collected, Fragment, not_finite, side_by_side
 from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
 from penstock.control.novelty import Novelty
 from penstock.control.preparing import labeller_of, policy_of
-from penstock.control.replay_learning import ReplayLabeller
+from penstock.control.replay import ReplayLabeller
 from penstock.control.stage import Control
+from penstock.core.errors import NonFiniteError
 from penstock.core.types import Metrics, Version
 from penstock.loops.learn import Step, Trainer, Watch, Watcher, mean_metrics
 from penstock.models.control import save_policy
-from penstock.observe import breakers
+from penstock.observe import history
 from penstock.observe.machine import seen
 from penstock.observe.sentinels import Sentinels
 from penstock.runtime.build import Models, seed_of
@@ -33,7 +34,7 @@ from penstock.runtime.context import StageContext
 from penstock.runtime.stages import Evaluation, StageRuntime
 from penstock.train.learner import DeviceLearner, LearnerPlan
 
-LIMITS = replace(breakers.LIMITS, spike_times=math.inf)
+LIMITS = replace(history.LIMITS, spike_times=math.inf)
 """A critic's error, and its gradient, grows with the returns of a policy that gets better, and the norm is clipped: only one
 that is not finite is too large."""
 
@@ -90,23 +91,30 @@ class ControlRuntime(StageRuntime):
         began = time.perf_counter()
         spans = self.context.recorder.role("learner")
         with self.trainer.watch(index, max_lag=self.stage.max_lag) as watch, spans.span("train", step=index):
-            fragment = side_by_side([self._rewarded(one) for one in collected])
-            found = self._trained(fragment, index, watch)
-            self.normalizing.observe(fragment)
-            found |= {} if self.novelty is None else self.novelty.learn(fragment)
+            found = self._found(collected, index, watch)
             ended = [episode for one in collected for episode in one.episodes]
+            steps = sum(one.fragment.steps for one in collected)
             # A policy gradient's loss rises and falls with its advantages: no sentinel is to compare it with earlier ones.
-            metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, fragment.steps)
+            metrics = {"loss": found.pop("loss", 0.0)} | watch.after(found) | self.log.note(ended, steps)
         trained = time.perf_counter() - began
         metrics |= (
-            seen("learner")
-            | self.labeller.metrics
-            | {"steps_per_second": fragment.steps / (acted + trained), "seconds/acted": acted}
+            seen("learner") | self.labeller.metrics | {"steps_per_second": steps / (acted + trained), "seconds/acted": acted}
         )
-        metrics |= {"seconds/trained": trained, "entropy/sampled": -float(fragment.logp_TN[fragment.acted_TN].mean())}
+        logp_A = np.concatenate([one.fragment.logp_TN[one.fragment.acted_TN] for one in collected])
+        metrics |= {"seconds/trained": trained, "entropy/sampled": -float(logp_A.mean())}
         if self.stage.solved is not None and self.log.solved(self.stage.solved):
             self.watcher.over = True
         return Step(index, index + 1, metrics, alarms=tuple(watch.alarms))
+
+    def _found(self, collected: Sequence[Collected], index: int, watch: Watch) -> Metrics:
+        """Metrics of training on a batch, whose moments are taken; none where an environment gave what is no number."""
+        if broken := next((text for one in collected if (text := not_finite(one.fragment))), ""):
+            watch.skipped(NonFiniteError(broken))
+            return {}
+        fragment = side_by_side([self._rewarded(one) for one in collected])
+        found = self._trained(fragment, index, watch)
+        self.normalizing.observe(fragment)
+        return found | ({} if self.novelty is None else self.novelty.learn(fragment))
 
     def _rewarded(self, one: Collected) -> Fragment:
         """A fragment with the rewards that are learned from."""
@@ -117,7 +125,8 @@ class ControlRuntime(StageRuntime):
         """All optimizer steps on one fragment."""
         parts: list[Metrics] = []
         for units in self.labeller.minibatches(fragment, index):
-            parts.append(self.trainer.step(units, watch, not parts))
+            planned = index * self.stage.epochs * self.stage.minibatches + len(parts)
+            parts.append(self.trainer.step(units, watch, not parts, planned))
             if watch.enough(parts[-1]):
                 break
         return mean_metrics(parts)
@@ -164,7 +173,9 @@ def prepare(stage: Control, run: Run, models: Models, base: Path, context: Stage
     policy = policy_of(stage, environments, seed_of(run.seed, "model"), models.device, named or None)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
-    trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
+    trainer = Trainer(
+        learner, stage.algorithm.loss(), Sentinels(run.sentinels, clip_norm=stage.learner.clip_norm, limits=LIMITS)
+    )
     labeller = labeller_of(stage, policy, learner, seed_of(seed, "minibatches"))
     normalizing = Normalizing(policy, stage.algorithm.discount, stage.scale_rewards)
     actor = Actor(environments, policy, stage.fragment, seed, stage.explored)

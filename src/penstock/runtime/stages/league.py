@@ -14,13 +14,14 @@ from penstock.config.run import Run
 from penstock.config.spec import require
 from penstock.control.environments import Environments
 from penstock.control.episodes import Camera, EpisodeLog
-from penstock.control.fragments import Fragment
+from penstock.control.fragments import Fragment, not_finite
 from penstock.control.league import League, Versions, bound
 from penstock.control.learning import Labeller
 from penstock.control.normalizing import Normalizing
 from penstock.control.preparing import labeller_of, policy_of
 from penstock.control.teams import TeamActor, of_team, played_by
 from penstock.core.contracts import Holder, State
+from penstock.core.errors import NonFiniteError
 from penstock.core.sentinels import Alarm
 from penstock.core.types import Metrics
 from penstock.loops.learn import Step, Trainer, Watcher, mean_metrics
@@ -128,7 +129,6 @@ class LeagueRuntime(StageRuntime):
                 with team.trainer.watch(index) as watch, spans.span("train", step=index, team=name):
                     own = of_team(fragment, self.actor.live_TN, self.actor.team_N == name)
                     found = self._trained(team, own, index, watch)
-                    team.normalizing.observe(own)
                     loss = {"loss": found.pop("loss", 0.0)}
                     metrics |= {f"{name}/{key}": value for key, value in (loss | watch.after(found)).items()}
                 alarms += watch.alarms
@@ -162,13 +162,23 @@ class LeagueRuntime(StageRuntime):
         return metrics | {f"episode/{key}": value for key, value in (facts() if facts else {}).items()}
 
     def _trained(self, team: Team, fragment: Fragment, index: int, watch: Any) -> Metrics:
-        """All optimizer steps of a team on its part; none where that is less than its minibatches."""
+        """All optimizer steps of a team on its part, whose moments are taken; none where that is less than its minibatches, or
+        an environment gave what is no number."""
+        if broken := not_finite(fragment):
+            watch.skipped(NonFiniteError(broken))
+            return {}
+        metrics = self._stepped(team, fragment, index, watch)
+        team.normalizing.observe(fragment)
+        return metrics
+
+    def _stepped(self, team: Team, fragment: Fragment, index: int, watch: Any) -> Metrics:
         remembers = team.policy.remembers or self.stage.algorithm.estimator == "vtrace"
         if (fragment.reward_TN.shape[1] if remembers else fragment.steps // 2) < self.stage.minibatches:
             return {}
         parts: list[Metrics] = []
         for units in team.labeller.minibatches(fragment, index):
-            parts.append(team.trainer.step(units, watch, not parts))
+            planned = index * self.stage.epochs * self.stage.minibatches + len(parts)
+            parts.append(team.trainer.step(units, watch, not parts, planned))
             if watch.enough(parts[-1]):
                 break
         return mean_metrics(parts)
@@ -237,7 +247,9 @@ def _team(stage: League, run: Run, models: Models, environments: Environments, n
     policy = policy_of(stage, environments, seed_of(seed, "model"), models.device, None)
     updates = stage.steps * stage.epochs * stage.minibatches
     learner = DeviceLearner(policy, stage.learner, LearnerPlan(total_steps=updates, seed=seed))
-    trainer = Trainer(learner, stage.algorithm.loss(), Sentinels(run.sentinels, limits=LIMITS))
+    trainer = Trainer(
+        learner, stage.algorithm.loss(), Sentinels(run.sentinels, clip_norm=stage.learner.clip_norm, limits=LIMITS)
+    )
     labeller: Any = labeller_of(stage, policy, learner, seed_of(seed, "minibatches"))
     log = EpisodeLog(environments.count)
     return Team(policy, trainer, labeller, Normalizing(policy, stage.algorithm.discount, False), log)

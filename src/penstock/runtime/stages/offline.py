@@ -14,11 +14,10 @@ from penstock.core.algorithm import FromData
 from penstock.core.types import Sampling, Unit
 from penstock.data.units import Units
 from penstock.loops.columns import labelled
-from penstock.loops.learn import Step, Trainer, Watcher
-from penstock.loops.offline import offline
+from penstock.loops.learn import Step, Trainer, Watcher, offline
 from penstock.models.families import Model, drawing, policy_of
 from penstock.models.language_model import Head
-from penstock.observe.first_rows import FirstRow, rows_of_units
+from penstock.observe.first_rows import FirstRow, remarks_on_prompts, rows_of_units
 from penstock.observe.machine import seen
 from penstock.runtime.build import Models, StageRewards, corpus_of, seed_of, trainer_of
 from penstock.runtime.context import StageContext
@@ -99,6 +98,7 @@ def prepare(stage: Offline, run: Run, models: Models, base: Path, context: Stage
     label = partial(labelled, algorithm, learner=learner, reference=reference)
 
     made = OfflineRuntime(stage, context, model, learner, trainer, label, units, len(units))
+    made.remarks = remarks_on_prompts(units.prompt(0), stage.model.path, model.text)
     if stage.evaluation is not None and stage.evaluation.rewards:
         sampling = Sampling(max_new_tokens=model.context, seed=seed)
         measure, made.rewards = sampled(stage.evaluation, model, models, sampling, base)

@@ -24,6 +24,7 @@ from penstock.envs.making import environments
 from penstock.loops.learn import Labeller, Plan, Step, Trainer, Watcher, learn
 from penstock.loops.rollout import Rollout, rollout
 from penstock.models.families import Model, drawing, policy_of
+from penstock.observe.first_rows import remarks_on_prompts
 from penstock.observe.machine import seen
 from penstock.observe.rules import bounds_of
 from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, seed_of, trainer_of
@@ -132,6 +133,7 @@ class OnlineRuntime(StageRuntime):
         self.parts, self.run, self.context = parts, run, context
         self.model, self.epoch = parts.model, len(parts.source)
         self.bounds = bounds_of(run, parts.stage.learner, parts.model.config.num_hidden_layers)
+        self.remarks = remarks_on_prompts(parts.source(0), parts.stage.model.path, parts.model.text)
         self.counts: Metrics = {}
         if parts.stage.data.too_long.drops:
             self.counts = {"data/dropped": float(len(parts.source.source) - self.epoch)}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from penstock.core.packed import unpacked
+from penstock.core.events import unpacked
 from penstock.core.seeds import seed_of
 from penstock.feedback.errors import FeedbackError, StoreUnavailable
 from penstock.feedback.records import Item, Response, Task

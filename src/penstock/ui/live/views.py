@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from penstock.config.spec import difference
-from penstock.core.events import Event
-from penstock.core.packed import unpacked
+from penstock.core.events import Event, unpacked
 from penstock.observe.alarms import tripped, verdict
 from penstock.observe.lanes import Lane
 from penstock.observe.timeline import account
