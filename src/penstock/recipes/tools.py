@@ -64,7 +64,7 @@ def tools(seed: int = 0, task: Task = "calculator", imitation: int = 0, steps: i
     def data(function: str, **options: Any) -> DataSpec:
         source = f"penstock.recipes.tools:{function}"
         name = "asked" if options["seed"] else "held-out"
-        asked = {"prompt": "{{ question }}"} if function == "questions" else {}
+        asked: dict[str, Any] = {"prompt": "{{ question }}"} if function == "questions" else {}
         return DataSpec(source=source, name=name, chat=True, options={"task": task, **options}, **asked)
 
     return Run(
