@@ -92,7 +92,7 @@ def test_kills_at_random_times(server: Server, tmp_path: Path, uninterrupted: Ca
     while True:
         started = server.start(tmp_path, *words)
         if lives < 12:
-            time.sleep(0.3 + draws.random() * 0.7)
+            time.sleep(0.1 + draws.random() * 0.5)
             started.signal(9)
         lives += 1
         if started.wait() == 0:
