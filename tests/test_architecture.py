@@ -100,11 +100,12 @@ HOME = {
 
 FILE_LINES, FUNCTION_LINES, PARAMETERS, SETTABLE_FIELDS, ALGORITHM_FIELDS = 420, 60, 8, 100, 16
 
-TOTAL_LINES = 76_623
-"""May only fall. The rebuild ended at 45,600 lines (docs/decisions/0033); decisions 69 and 70 say what came after."""
+TOTAL_LINES = 76_622
+"""May only fall, but for what a decision says: the rebuild ended at 45,600 lines (docs/decisions/0033); decisions 69, 70, 82
+and 84 say what came after."""
 FOLDER_LINES = {
     "": 445, "core": 2_136, "config": 2_590, "algos": 5_551, "models": 8_252, "data": 2_516, "net": 1_240, "sandbox": 1_800,
-    "web": 955, "rewards": 2_830, "envs": 2_701, "engine": 2_080, "serve": 2_867, "train": 3_200, "weights": 2_200,
+    "web": 955, "rewards": 2_829, "envs": 2_701, "engine": 2_080, "serve": 2_867, "train": 3_200, "weights": 2_200,
     "ckpt": 1_420,
     "feedback": 8_500, "product": 1_785, "stream": 1_240, "loops": 1_200, "control": 3_294,
     "observe": 3_088, "runtime": 6_488, "plan": 1_500, "recipes": 2_436, "ui": 3_500, "deploy": 450, "sweep": 970,
@@ -359,6 +360,11 @@ def asserts(node: ast.AST) -> bool:
             if called in ("raises", "warns", "expect") or called.lstrip("_").startswith("assert"):
                 return True
     return False
+
+
+def test_no_file_of_tests_is_longer_than_500_lines() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in TESTS.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 500} == {}
 
 
 def test_every_test_asserts() -> None:

@@ -137,3 +137,38 @@ def test_the_cpu_time_of_a_child_counts(cold: None) -> None:
     before = tiers.cpu()
     subprocess.run([sys.executable, "-S", "-c", "sum(range(10_000_000))"], check=True)
     assert tiers.cpu() - before > 0.05
+
+
+def test_a_test_that_may_fail_is_a_skip_that_needs_leave(suite: Any, tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(
+        "import pytest\n@pytest.mark.xfail(reason='later')\ndef test_it():\n    assert 1 == 2\n"
+    )
+    code, printed = suite("--tier", "fast", "--strict-skips", "test_other.py")
+    assert code == 1
+    assert "xfail: later" in printed
+
+
+def test_a_learning_test_that_fails_is_not_known_to_have_passed_any_more(suite: Any, tmp_path: Path) -> None:
+    assert suite("--tier", "learning", "--record-learned")[0] == 0
+    assert json.loads((tmp_path / "learned.json").read_text())
+    broken = TESTS.replace("def test_learns():\n    assert True", "def test_learns():\n    assert False")
+    (tmp_path / "test_some.py").write_text(broken)
+    assert suite("--tier", "learning", "--record-learned")[0] == 1
+    assert json.loads((tmp_path / "learned.json").read_text()) == {}
+
+
+def test_processes_of_one_session_draw_other_numbers() -> None:
+    draw = "import numpy; print(numpy.random.rand())"
+    drawn = {subprocess.run([sys.executable, "-c", draw], capture_output=True, text=True, check=True).stdout for _ in range(2)}
+    assert len(drawn) == 2
+
+
+def test_a_fork_of_a_test_learns_how_its_own_processes_ended() -> None:
+    ended = os.fork()
+    if ended == 0:
+        code = 1
+        try:
+            code = subprocess.run([sys.executable, "-c", "import sys; sys.exit(3)"]).returncode
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1]) == 3

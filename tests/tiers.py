@@ -355,7 +355,9 @@ class Tiers:
         return value
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.skipped and not hasattr(report, "wasxfail"):
+        if hasattr(report, "wasxfail"):  # a test that may fail is a test that is left out
+            self.skipped.append((report.nodeid, f"xfail: {report.wasxfail}"))
+        elif report.skipped:
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             self.skipped.append((report.nodeid, reason.removeprefix("Skipped: ")))
         if report.passed and report.when == "call":
@@ -394,7 +396,8 @@ class Tiers:
         if self.config.option.record_learned and self.found["digests"]:
             passed = self.passed - self.failed
             now = {test: of_code for test, of_code in self.found["digests"].items() if test in passed}
-            LEARNED.write_text(json.dumps(dict(sorted((learned() | now).items())), indent=1) + "\n", encoding="utf-8")
+            before = {test: of_code for test, of_code in learned().items() if test not in self.failed}
+            LEARNED.write_text(json.dumps(dict(sorted((before | now).items())), indent=1) + "\n", encoding="utf-8")
 
     def write_costs(self) -> None:
         """Into the record, on the scale of its machine: a first record is made by this one."""

@@ -70,6 +70,10 @@ READ_BY_IMPORTS = (
     "CUDA_VISIBLE_DEVICES",
     "HF_HUB_OFFLINE",
     "HF_HOME",
+    "PYTHONOPTIMIZE",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+    "TZ",
 )
 """Variables that imports read: with others than ours, a process starts as ever."""
 
@@ -89,6 +93,8 @@ def begin(at_once: bool = False) -> None:
     """
     if sys.platform == "linux" and CLONE is not None:
         subprocess.Popen._execute_child = _execute  # type: ignore[method-assign]
+        # What a fork of this process starts warm would be a child of this one, so that the fork could not wait for it.
+        os.register_at_fork(after_in_child=lambda: HERE.update(cold=True))
         if at_once:
             HERE["server"] = Server()
 
@@ -250,7 +256,9 @@ def become(words: list[str], environment: dict[str, str], kept: list[int]) -> No
         asyncio._set_running_loop(None)
         asyncio.set_event_loop_policy(None)
     atexit._clear()
-    HERE["forked"], first = True, HERE["in_children"]
+    HERE["forked"], HERE["cold"], first = True, False, HERE["in_children"]
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()  # else every process of a session would draw the same
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]

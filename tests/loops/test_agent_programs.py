@@ -10,19 +10,14 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from episode_examples import FLAT, group_of_episodes, model_of, prompt_with
+from agent_examples import Scripted, client, played
+from episode_examples import model_of
 
-from penstock.core.errors import ContextFull, SpecError
-from penstock.core.types import LEFT_OUT, PART, Sample, Sampling
-from penstock.data.resolve import register
-from penstock.engine.generator import EmbeddedGenerator
-from penstock.envs.env import Env, Turn
+from penstock.core.errors import SpecError
+from penstock.core.types import LEFT_OUT, PART, Sampling
 from penstock.envs.making import env_class
 from penstock.envs.spec import EnvironmentSpec
 
-openai = pytest.importorskip("openai")
-
-PROMPT = prompt_with(word="quick")
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "fox"}}\n</tool_call>'
 TOOL = {
     "type": "function",
@@ -30,41 +25,9 @@ TOOL = {
 }
 
 
-class Scripted(EmbeddedGenerator):
-    """Writes these texts, turn by turn of an episode, and generates nothing."""
-
-    script: tuple[str, ...] = ()
-
-    async def generate(self, request, on_token=None):
-        said = self.script[request.sampling.seed - FLAT.seed]
-        tokens_T = np.array([*request.tokens_T, *self.text.encode(said), min(self.text.ends)], np.int32)
-        action_T = np.arange(len(tokens_T)) >= len(request.tokens_T)
-        logp_T, version_T = np.where(action_T, -1.0, 0).astype(np.float32), np.where(action_T, 0, -1).astype(np.int32)
-        return Sample(request.key, {"tokens_T": tokens_T}, action_T, logp_T, version_T, "stop", said)
-
-
 @pytest.fixture(scope="module")
 def model():
     return model_of("chatml")
-
-
-def played(model, options, samples=1, script=(), sampling=FLAT, then=None, **fields):
-    """The samples of a group whose episodes are a program's runs, and the generator."""
-    if callable(options):
-        options = {"function": register(options)}
-    spec = EnvironmentSpec(function="agent", options=options, **{"turns": 8, "deadline": 30.0, **fields})
-
-    def generator(model):
-        made = Scripted(model) if script else EmbeddedGenerator(model)
-        made.script = script
-        return made
-
-    group, made = group_of_episodes(model, spec, PROMPT, samples, sampling, generator, then)
-    return group.samples, made
-
-
-def client(base_url, api_key, **given):
-    return openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, **given)
 
 
 async def talks(row, base_url, api_key):
@@ -281,9 +244,8 @@ class Patient(Scripted):
         return await super().generate(request, on_token)
 
 
-def test_a_turn_that_nobody_heard_is_not_trained(model, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "Scripted", Patient)
-    (sample,), _ = played(model, leaves, script=("one", "two"))
+def test_a_turn_that_nobody_heard_is_not_trained(model):
+    (sample,), _ = played(model, leaves, script=("one", "two"), writes=Patient)
     (begin, end, _, _), (again, last, _, _) = sample.extras["turns"]
     assert not sample.action_T[begin:end].any()
     assert sample.extras[LEFT_OUT][begin:end].all()
@@ -519,68 +481,6 @@ async def thinks_of_a_call(row, base_url, api_key):
 def test_a_call_within_a_thought_goes_to_nobody(model):
     (sample,), _ = played(model, thinks_of_a_call, script=(f"<think>{CALL}</think>no",))
     assert sample.extras["turns"][0][2] == 1.0
-
-
-# ---- limits mean the same as for an environment
-
-WANTED = 2
-"""Turns after which the task is done; half of the samples take one more than they are given."""
-
-
-def short(key):
-    return key.sample % 2 == 0
-
-
-class Task(Env):
-    """Worth 1 once it was answered so often; the odd samples never are."""
-
-    async def step(self, said):
-        done = short(said.sample.key) and said.turn + 1 == WANTED
-        return Turn("go on", reward=1.0 if done else None, terminated=done)
-
-
-async def as_a_program(row, base_url, api_key):
-    async with client(base_url, api_key) as agent:
-        messages, number = [{"role": "user", "content": "what is"}], NUMBERS.pop(0)
-        for turn in range(100):
-            answer = (await agent.chat.completions.create(model="any", messages=messages)).choices[0].message.content
-            if number % 2 == 0 and turn + 1 == WANTED:
-                return 1.0
-            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "go on"}]
-    return None
-
-
-NUMBERS = []
-
-
-class Bounded(Scripted):
-    """Has the context of its model."""
-
-    async def generate(self, request, on_token=None):
-        if len(request.tokens_T) >= self.model.context:
-            raise ContextFull("it does not fit")
-        return await super().generate(request, on_token)
-
-
-@pytest.mark.parametrize(
-    "limits", [{"turns": 2}, {"turns": 100, "tokens": 40}, {"turns": 100}], ids=["turns", "tokens", "context"]
-)
-def test_what_is_cut_earns_the_same_whatever_kind_of_episode_it_is(model, limits, monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "Scripted", Bounded)
-    NUMBERS[:] = range(4)
-    agents, _ = played(model, as_a_program, samples=4, script=("one",) * 100, **limits)
-    spec = EnvironmentSpec(function=register(Task), **{"turns": 8, **limits})
-
-    def scripted(model):
-        made = Scripted(model)
-        made.script = ("one",) * 100
-        return made
-
-    group, _ = group_of_episodes(model, spec, PROMPT, 4, FLAT, scripted)
-    for samples in (agents, group.samples):
-        assert [sample.error for sample in samples] == [None] * 4
-        assert sorted(sample.reward for sample in samples) == [0.0, 0.0, 1.0, 1.0]
-        assert sorted(sample.extras["truncated"] for sample in samples) == [False, False, True, True]
 
 
 def test_a_program_that_leaves_the_reward_to_others_is_not_given_one(model):

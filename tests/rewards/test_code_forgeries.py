@@ -257,6 +257,8 @@ def test_helpers_that_come_with_the_task_are_not_the_answers(judged):
         "test": "def check(candidate):\n    assert candidate(encode('abc')) == 'abc'",
     }
     assert judged("def encode(s): return s\ndef decode(s): return s", **row) == 0.0
+    starred = row | {"test": f"{IMPORTS}{row['test']}"}
+    assert judged("def encode(s): return s\ndef decode(s): return s", **starred) == 0.0
     assert judged("def decode(s): return s[-1:] + s[:-1]", **row) == 1.0
 
 

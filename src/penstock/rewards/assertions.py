@@ -190,9 +190,9 @@ class Judge:
     def _linked(self) -> list[tuple[str, Any]]:
         return [(name, value) for name, value in self._names.items() if isinstance(value, Remote)]
 
-    def _space(self, tree: ast.Module, given: str) -> dict[str, Any]:
+    def _space(self, tree: ast.Module, given: str) -> tuple[dict[str, Any], str]:
         """What a test sees: of the tested code, names that neither the judge nor the test has; and what the code ``given`` with
-        the task defines whole."""
+        the task defines whole. And the verdict on a test that sees nothing of the answer's, empty for others."""
         free = free_names(tree)
         owners = {each.value for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
         alone = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and each not in owners}
@@ -201,24 +201,22 @@ class Judge:
         asked = any("solution" in ast.unparse(each) for each in ast.walk(tree) if isinstance(each, _IMPORTS))
         about = asked or free - set(dir(builtins)) - modules
         hidden = set(dir(builtins)) - (set() if about else _innermost(tree)) | modules | bound_names(tree)
-        own = {name: value for name, value in self._names.items() if name not in hidden}
-        if not about and not own.keys() & free:
-            self._judged = "failed" if _innermost(tree) & free else "nothing"
-        own |= helpers_of(given)
+        helpers = helpers_of(given)
+        own = {name: value for name, value in self._names.items() if name not in hidden | helpers.keys()}
+        unseen = "" if about or own.keys() & free else "failed" if _innermost(tree) & free else "nothing"
         solution: Any = types.ModuleType("solution")
         vars(solution).update(self._names, __all__=list(own))
         sys.modules.update({"solution": solution, "pytest": pytests.module(), "unittest.mock": None})  # type: ignore[dict-item]
-        return {**{name: importlib.import_module(name) for name in modules}, **own, "__name__": "tests", _NOTES: self._notes}
-
-    _judged = ""
+        imported = {name: importlib.import_module(name) for name in modules}
+        return {**imported, **own, **helpers, "__name__": "tests", _NOTES: self._notes}, unseen
 
     def code(self, code: str, only: str, given: str = "") -> str:
         """``passed``, ``skipped``, or ``nothing`` where nothing was asserted; raises where it fails. ``given``: code with the
         task, whose helpers are not the answer's to define."""
         tree = ast.parse(code)
-        space, counting = self._space(tree, given), _Counting(tree)
-        if self._judged or not any(counting.may_assert(node) for node in ast.walk(tree)):
-            return self._judged or "nothing"
+        (space, unseen), counting = self._space(tree, given), _Counting(tree)
+        if unseen or not any(counting.may_assert(node) for node in ast.walk(tree)):
+            return unseen or "nothing"
         tree = ast.fix_missing_locations(counting.visit(tree))
         try:
             exec(compile(tree, "tests.py", "exec"), space)

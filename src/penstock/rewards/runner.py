@@ -221,9 +221,10 @@ def _takes_group(function: Callable[..., Any], name: str, options: Mapping[str, 
 
 def _elsewhere(signature: inspect.Signature) -> str:
     """How a reward with the arguments of TRL's or verl's is called from one of ours; empty for another."""
-    if "completions" in signature.parameters:  # TRL's: lists over a batch, and columns by name
+    first = list(signature.parameters)[:2]  # what we would call by place
+    if "completions" in first:  # TRL's: lists over a batch, and columns by name
         return "TRL's take lists: def reward(sample, columns): return FUNCTION(completions=[sample.text], …=[columns[…]])[0]"
-    if "solution_str" in signature.parameters:  # verl's
+    if "solution_str" in first:  # verl's
         return "verl's are called so: def reward(sample, columns): return FUNCTION(…, sample.text, columns['answer'])"
     return ""
 
