@@ -163,7 +163,7 @@ class Meter:
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Any:
         if fixturedef.scope == "function" or self.inside:
             return (yield)
-        self.inside, before = True, cpu()
+        self.inside, before, began = True, cpu(), time.monotonic()
         try:
             return (yield)
         finally:
@@ -171,6 +171,7 @@ class Meter:
             spent = cpu() - before
             self.apart += spent
             if fixturedef.scope != "session":
+                spent = max(spent, WAITED * (time.monotonic() - began))
                 self.shared[name_of(fixturedef)] = max(spent, self.shared.get(name_of(fixturedef), 0.0))
 
 
@@ -370,7 +371,7 @@ class Tiers:
             self.skipped.append((report.nodeid, report.longrepr[2].removeprefix("Skipped: ")))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.found["shared"] = self.meter.shared
+        self.found["shared"] |= self.meter.shared
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["tiers"] = json.dumps([self.found, unit()])
             return
