@@ -1,7 +1,7 @@
 """How soon training begins on a file of many rows, and how much memory each process takes for it.
 
-    python benchmarks/large_data.py --folder /tmp/large                     # 10 million rows of 2 kB, 20 GB
-    python benchmarks/large_data.py --folder /tmp/large --rows 100000      # 200 MB
+    python benchmarks/large_data.py --folder large                    # 10 million rows of 2 kB, 20 GB
+    python benchmarks/large_data.py --folder large --rows 100000      # 200 MB
 
 The file is written once into ``--folder``. Fine-tuning in one process and GRPO in processes begin on it twice: the first time
 the file is read through and its index is kept, the second time the index is used. The same runs on 1,000 rows say what model

@@ -389,7 +389,8 @@ MACHINE_PATHS = re.compile(
     r"""(?<![\w.~}>*)\]-])(
         /(home|Users)/\w | [A-Z]:\\Users\\       # a user's home
       | /root/\w                                # root's, but for the dotted files that everybody's root has
-      | /(tmp|work|farm|scratch)/[\w.-]+/       # a folder in a scratch space; the sandbox has such spaces of its own
+      | /(work|farm|scratch|mnt|nfs|gpfs|lustre|raid|media)/[\w.-]+/  # a disk of one's own; the sandbox has a folder /work
+      | /(tmp|var/tmp)/[\w.-]*\w               # what somebody once wrote there
       | /[\w./-]*(site|dist)-packages           # where one machine keeps its packages
     )""",
     re.VERBOSE,
@@ -433,7 +434,16 @@ def test_no_tracked_text_names_a_path_of_a_contributors_machine() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["home alice", "Users alice", "root runs", "tmp try peer", "work project", "opt env lib python3.11 site-packages"],
+    [
+        "home alice",
+        "Users alice",
+        "root runs",
+        "tmp",
+        "tmp try peer",
+        "work project",
+        "mnt disk",
+        "opt env lib python3.11 site-packages",
+    ],
 )
 def test_the_path_rule_sees_a_planted_path(place: str) -> None:
     path = "/".join(["", *place.split(), "file.py"])

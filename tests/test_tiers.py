@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import code_digest
 import tiers
 
 CONFTEST = """
@@ -61,8 +63,9 @@ def suite(tmp_path: Path) -> Any:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     environment.pop("PYTEST_XDIST_WORKER", None)
 
-    def run(*words: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *words]
+    def run(*words: str, workers: int = 0) -> tuple[int, str]:
+        split = ["-n", str(workers)] if workers else ["-p", "no:xdist"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *split, *words]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
         return done.returncode, done.stdout + done.stderr
 
@@ -94,6 +97,23 @@ def test_a_test_that_has_grown_fails_the_fast_tier_with_the_numbers(suite: Any) 
     assert "grown: test_some.py::test_heavy[b] costs 0.9" in said
     assert "more than 0.60" in said
     assert "3 passed" in said
+
+
+def test_a_test_that_has_come_to_wait_has_grown(suite: Any, tmp_path: Path) -> None:
+    with (tmp_path / "conftest.py").open("a") as file:
+        file.write("tiers.WAITED = 5\n")
+    (tmp_path / "test_waits.py").write_text("import time\n\ndef test_waits():\n    time.sleep(0.2)\n")
+    code, said = suite("--tier", "fast", "test_waits.py")
+    assert code == 1
+    assert "grown: test_waits.py::test_waits costs 1." in said
+
+
+def test_what_tests_share_is_shared_out_in_the_record_that_workers_make(suite: Any, tmp_path: Path) -> None:
+    shared = "@pytest.fixture(scope='module')\ndef built():\n    burn(1.0)\n"
+    tests = "".join(f"\n\ndef test_{name}(built):\n    assert built is None\n" for name in "abcd")
+    (tmp_path / "test_shares.py").write_text(TESTS.partition("def test_light")[0] + shared + tests)
+    assert suite("--record-costs", "test_shares.py", workers=1)[0] == 0
+    assert len(json.loads((tmp_path / "costs.json").read_text())["files"]["test_shares.py"]["above"]) == 4
 
 
 def test_a_skip_that_is_not_allowed_fails(suite: Any, tmp_path: Path) -> None:
@@ -172,3 +192,66 @@ def test_a_fork_of_a_test_learns_how_its_own_processes_ended() -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1]) == 3
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    files = {
+        "loops/a.py": '"""What it is for."""\nfrom penstock.net.b import send\n',
+        "net/b.py": "def send():\n    from penstock.web import c\n",
+        "web/c.py": "x = 1\n",
+        "web/page.html": "<p>",
+        "ui/d.py": "y = 1\n",
+    }
+    for name, content in files.items():
+        path = tmp_path / "penstock" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path / "penstock"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "same"),
+    [
+        ("loops/a.py", '"""Another text."""\nfrom penstock.net.b import send  # as before\n', True),
+        ("ui/d.py", "y = 2\n", True),
+        ("net/b.py", "def send():\n    from penstock.web import c\n    c.x += 1\n", False),
+        ("web/c.py", "x = 2\n", False),
+        ("web/page.html", "<b>", False),
+        ("loops/more.tsv", "1\t2\n", False),
+    ],
+)
+def test_a_digest_follows_imports_at_any_depth_and_files_beside_the_code(
+    file: str, content: str, same: bool, package: Path
+) -> None:
+    before = code_digest.of_package(package, ("loops",))
+    code_digest.of_package.cache_clear()
+    code_digest.of_file.cache_clear()
+    (package / file).write_text(content)
+    assert (code_digest.of_package(package, ("loops",)) == before) is same
+
+
+def test_a_folder_that_is_not_there_is_refused(package: Path) -> None:
+    with pytest.raises(AssertionError, match="loop'"):
+        code_digest.of_package(package, ("loop",))
+
+
+@pytest.mark.parametrize("change", ["umask", "limit"])
+def test_a_process_inherits_what_the_test_has_changed(change: str) -> None:
+    ask = "import os, resource; m = os.umask(0); print(m, resource.getrlimit(resource.RLIMIT_CORE)[0])"
+
+    def asked() -> list[int]:
+        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+        return [int(word) for word in done.stdout.split()]
+
+    before = asked()
+    limit = resource.getrlimit(resource.RLIMIT_CORE)
+    mask = os.umask(0o027) if change == "umask" else before[0]
+    try:
+        if change == "limit":
+            resource.setrlimit(resource.RLIMIT_CORE, (limit[1] if limit[0] == 0 else 0, limit[1]))
+        now = resource.getrlimit(resource.RLIMIT_CORE)[0]
+        assert asked() == [0o027 if change == "umask" else before[0], now]
+    finally:
+        os.umask(mask)
+        resource.setrlimit(resource.RLIMIT_CORE, limit)

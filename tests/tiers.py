@@ -2,11 +2,12 @@
 
 The fast tier is every test that costs at most :data:`LIMIT` CPU seconds, and the cheapest test of a file whose others all cost
 more. The rest is slow; the markers ``slow`` and ``fast`` are put on here, from what ``tests/costs.json`` holds, never by hand.
-Runs that learn to a reward are marked ``learning("folder", …)`` by hand, with the folders of the package that they depend on.
+Runs that learn to a reward are marked ``learning("folder", …)`` by hand, with the folders of the package that they depend on;
+what these import counts too (``tests/code_digest.py``).
 
     pytest --tier fast                       that tier; fails if a test has grown above it
     pytest --tier slow                       the rest, and properties again with more examples
-    pytest --tier learning --changed         those whose folders changed since they last passed (tests/learned.json)
+    pytest --tier learning --changed         those whose code changed since they last passed (tests/learned.json)
     pytest --tier learning --record-learned  … and write that they passed
     pytest --record-costs                    write what the tests that run cost into tests/costs.json (make costs: all tests)
     pytest --strict-skips                    fail for a skip that tests/allowed_skips.txt does not name
@@ -19,9 +20,7 @@ pay for it.
 
 from __future__ import annotations
 
-import ast
 import fnmatch
-import hashlib
 import importlib._bootstrap as bootstrap
 import json
 import os
@@ -37,6 +36,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
+import code_digest
 import warm
 
 LIMIT = 0.2
@@ -233,29 +233,12 @@ def recorded(old: dict[str, Any], collected: Mapping[str, Collection[str]], cost
 # ---- learning tests
 
 
-@cache
-def digest(folder: str) -> str:
-    """Of what the code of a folder does: comments, docstrings and layout do not count."""
-    hashed = hashlib.sha256()
-    for path in sorted((PACKAGE / folder).rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                texts = [part for part in node.body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
-                node.body = [part for part in node.body if part not in texts]
-        hashed.update(f"{path.relative_to(PACKAGE)}\n{ast.dump(tree)}\n".encode())
-    return hashed.hexdigest()[:16]
-
-
 def depends_on(item: pytest.Item) -> str:
-    """A digest of the folders that a learning test names and of its own file."""
+    """A digest of what a learning test runs."""
     marker = item.get_closest_marker("learning")
     assert marker is not None
     assert marker.args, f"{item.nodeid}: learning(…) needs the folders that it depends on"
-    unknown = [folder for folder in marker.args if not (PACKAGE / folder).is_dir()]
-    assert not unknown, f"{item.nodeid}: learning(…) names {unknown}, which are no folders of the package"
-    parts = [hashlib.sha256(item.path.read_bytes()).hexdigest()[:16], *(digest(folder) for folder in sorted(marker.args))]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+    return code_digest.of_test(item.path, PACKAGE, marker.args)
 
 
 def learned() -> dict[str, str]:
@@ -279,7 +262,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tiers")
     group.addoption("--tier", choices=list(COVERS), help="the tests of a tier")
     group.addoption("--record-costs", action="store_true", help="write what the tests cost into tests/costs.json")
-    group.addoption("--changed", action="store_true", help="of the learning tests, those whose folders changed")
+    group.addoption("--changed", action="store_true", help="of the learning tests, those whose code changed")
     group.addoption("--record-learned", action="store_true", help="write which learning tests passed into tests/learned.json")
     group.addoption("--strict-skips", action="store_true", help="a skip that tests/allowed_skips.txt does not name fails")
 
@@ -344,12 +327,13 @@ class Tiers:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
         began, before, self.meter.apart = time.monotonic(), cpu(), 0.0
         value = yield
-        self.found["walls"][item.nodeid] = time.monotonic() - began
+        wall = self.found["walls"][item.nodeid] = time.monotonic() - began
         cost = max(0.0, cpu() - before - self.meter.apart)
-        self.found["waits"][item.nodeid] = WAITED * max(0.0, self.found["walls"][item.nodeid] - self.meter.apart)
-        if self.config.option.tier == "fast" and cost > may_cost(item.nodeid) * self.scale:
+        waits = self.found["waits"][item.nodeid] = WAITED * max(0.0, wall - self.meter.apart)
+        if self.config.option.tier == "fast" and max(cost, waits) > may_cost(item.nodeid) * self.scale:
+            began = time.monotonic()
             again, _ = self.meter.of(lambda: runtestprotocol(item, log=False, nextitem=nextitem))
-            cost = min(cost, again)
+            cost = max(min(cost, again), min(waits, WAITED * (time.monotonic() - began)))
             if cost > may_cost(item.nodeid) * self.scale:
                 self.found["grown"][item.nodeid] = cost / self.scale
         self.found["costs"][item.nodeid] = cost

@@ -5,8 +5,8 @@ on it (``subprocess.run``, ``asyncio.create_subprocess_exec``), also in the proc
 
 A process begins as one that executes Python anew: its arguments, environment, streams, folder, session and signals are those
 that were asked for; it is a child of whoever started it, and dies by what kills it. Other commands, other flags of Python (such
-as ``-B``), and an environment that imports would have read, start as ever; so does everything in a test with the fixture
-``cold``, for tests of what starting itself does.
+as ``-B``), an environment that imports would have read, other limits or another umask than when the first was started: these
+start as ever; so does everything in a test with the fixture ``cold``, for tests of what starting itself does.
 
 The parent of the forks is a process of one thread, started when first needed. It clones with ``CLONE_PARENT``, so that a fork
 is the child of the test's process and not its own. A process that was forked forks its own children itself.
@@ -22,6 +22,7 @@ import itertools
 import json
 import os
 import platform
+import resource
 import runpy
 import signal
 import socket
@@ -70,6 +71,9 @@ READ_BY_IMPORTS = (
     "CUDA_VISIBLE_DEVICES",
     "HF_HUB_OFFLINE",
     "HF_HOME",
+    "HOME",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
     "PYTHONOPTIMIZE",
     "PYTHONIOENCODING",
     "PYTHONUTF8",
@@ -81,9 +85,10 @@ EXECUTE = subprocess.Popen._execute_child
 NAMES = EXECUTE.__code__.co_varnames[1 : EXECUTE.__code__.co_argcount]
 CLONE_PARENT = 0x8000
 CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
-HERE: dict[str, Any] = {"server": None, "cold": False, "forked": False, "in_children": None, "read": None}
+HERE: dict[str, Any] = {"server": None, "cold": False, "forked": False, "in_children": None, "read": None,
+                        "inherited": None}  # fmt: skip
 """The server of this process; whether processes start as ever; whether this process was forked itself; what each child runs
-first (:func:`in_children`); and the variables that imports had read when the server began."""
+first (:func:`in_children`); the variables that imports had read when the server began, and what its forks inherit from it."""
 
 
 def begin(at_once: bool = False) -> None:
@@ -110,6 +115,7 @@ def warmable(asked: dict[str, Any]) -> bool:
     form = words[1] if len(words) > 1 else ""
     python = words[0] == sys.executable and (form in ("-c", "-m") or form.endswith(".py"))
     plain = asked["preexec_fn"] is asked["executable"] is asked["uid"] is asked["gid"] is asked["gids"] is None
+    plain = plain and asked["umask"] < 0 and HERE["inherited"] in (None, inherited())
     ours = HERE["read"] or read_by_imports()
     given = os.environ if asked["env"] is None else asked["env"]
     same = all(given.get(name) == value for name, value in ours.items())
@@ -119,6 +125,14 @@ def warmable(asked: dict[str, Any]) -> bool:
 
 def read_by_imports() -> dict[str, str | None]:
     return {name: os.environ.get(name) for name in READ_BY_IMPORTS}
+
+
+def inherited() -> list[Any]:
+    """What a process has from the one that it is forked from, and not from the one that asks for it."""
+    limits = [resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
+    with open("/proc/self/status", encoding="ascii") as file:
+        mask = next(line for line in file if line.startswith("Umask:"))
+    return [mask, *limits]
 
 
 def _execute(self: subprocess.Popen[Any], *arguments: Any) -> None:
@@ -159,7 +173,7 @@ class Server:
         self.lock = threading.Lock()
         self.socket, theirs = socket.socketpair()
         HERE["cold"], before = True, HERE["cold"]
-        HERE["read"] = read_by_imports()
+        HERE["read"], HERE["inherited"] = read_by_imports(), inherited()
         try:
             command = [sys.executable, __file__, str(theirs.fileno())]
             paths = os.pathsep.join(filter(None, sys.path))
