@@ -32,6 +32,7 @@ def train(
     *,
     folder: str | Path | None = None,
     resume: bool = False,
+    take_over: bool = False,
     progress: bool = True,
     **fields: Any,
 ) -> Result:
@@ -47,6 +48,7 @@ def train(
         model: the spec of a run; or a folder, a hub name, a preset ("1m", "3m", "10m", built from scratch) or a ModelSpec.
         folder: where the run lives; None: ``runs/NAME``, numbered on if that is taken.
         resume: go on with the run in ``folder``. One that is finished is left as it is.
+        take_over: take the run away from the process that is training in it, wherever that is: it ends before it writes again.
         progress: show it live.
         fields: what to learn from, as above; ``evaluation`` (held-out rows); how rows read (``chat=True``, templates as
             ``prompt="{{ question }}"``); any field of the run, of its stage or of a spec in it, by its own name (``steps=50,
@@ -63,7 +65,7 @@ def train(
     where = Path(folder) if folder is not None else free_folder(Path("runs"), run.name, exact=resume)
     with ExitStack() as showing:
         listeners = showing.enter_context(following(run)) if progress else []
-        result = launch(replace(run, name=where.name), where, listeners, resume=resume)
+        result = launch(replace(run, name=where.name), where, listeners, resume=resume, take_over=take_over)
     write_report(where)
     return result
 
@@ -88,7 +90,7 @@ def check(model: Run | ModelSpec | str, *, few: int = 3, progress: bool = True, 
     from penstock.runtime.preflight import preflight
     from penstock.ui.preflight import show
 
-    run = _run(model, {name: value for name, value in fields.items() if name not in ("folder", "resume")})
+    run = _run(model, {name: value for name, value in fields.items() if name not in ("folder", "resume", "take_over")})
     stages = tuple(preflight(run, Path.cwd(), few))
     if progress:
         show(stages)

@@ -159,7 +159,7 @@ def _set(stage: type, values: dict[str, Any], name: str, value: Any) -> None:
         value = {field: value}
     known = field_types(stage)
     held = {field: values.get(field, getattr(stage, field, None)) for field in known}
-    of_call = {field: getattr(Run, field, "") for field in (*_OF_RUN, "folder", "resume")}
+    of_call = {field: getattr(Run, field, "") for field in (*_OF_RUN, "folder", "resume", "take_over")}
     if said := refusal(name, value, {**of_call, **held}):
         raise SpecError(said)
     if name in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -14,9 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.ckpt import lease as lease_module
 from penstock.ckpt import mirror as mirror_module
-from penstock.ckpt.fence import ATTEMPT
 from penstock.ckpt.fetch import fetch_run, has_run
+from penstock.ckpt.lease import StoreClaims, free
 from penstock.ckpt.mirror import Mirror, is_mirrored
 from penstock.ckpt.objects import Objects
 from penstock.ckpt.store import CheckpointStore, Position
@@ -240,28 +242,36 @@ def test_a_damaged_model_of_a_finished_stage_is_refused(tmp_path: Path, node: No
         fetched(tmp_path, url)
 
 
-def test_an_older_attempt_writes_no_more(tmp_path: Path, node: Node, url: str) -> None:
+def test_a_run_whose_process_lives_is_sent_by_no_other(tmp_path: Path, node: Node, url: str) -> None:
     node.start().save(1)
     node.mirror.ask()
     node.until(lambda: committed(node))
+    other = Node(fetched(tmp_path, url), url).start()
+    other.save(2)
+    assert f"process {os.getpid()} on " in other.upload()
+    with pytest.raises(CheckpointError, match=r"is at work in it; end that process, or take the run over .*--take-over"):
+        other.mirror.check()
+    node.mirror.check()
+    assert node.upload() == ""
+    assert steps(node) == ["1"]
+
+
+def test_whose_run_was_taken_over_writes_no_more(tmp_path: Path, node: Node, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_module, "LEASE", 0.2)
+    node.start().save(1)
+    node.mirror.ask()
+    node.until(lambda: committed(node))
+    free(StoreClaims(Objects(f"{url}/run")))
     newer = Node(fetched(tmp_path, url), url).start()
     newer.save(2)
     newer.mirror.ask()
     newer.until(lambda: len(committed(node)) == 2)
     node.save(3)
-    assert "attempt 2 of this run, on " in node.upload()
-    with pytest.raises(CheckpointError, match="so this one writes no more to the store"):
+    assert f"process {os.getpid()} on " in node.upload()
+    with pytest.raises(CheckpointError, match="has taken this run over, so this process writes no more"):
         node.mirror.check()
     assert steps(node) == ["1", "2"]
     assert newer.upload() == ""
-
-
-def test_the_attempts_number_is_the_clusters(tmp_path: Path, node: Node, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ATTEMPT, "7")
-    node.send(1)
-    monkeypatch.setenv(ATTEMPT, "6")
-    older = Node(fetched(tmp_path, url), url).start()
-    assert "attempt 7 of this run" in older.upload()
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path: Path, node: Node, url: str) -> None:
@@ -381,7 +391,7 @@ def test_a_folder_in_which_a_run_is_stays_as_it_is(tmp_path: Path, node: Node) -
         ("run.json", True),
         ("spans/learner.jsonl", True),
         ("schedule/grpo/generator-0.0.jsonl", True),
-        ("attempt.json", False),
+        ("claims/000001.json", False),
         ("feedback.db", False),
         ("spans/../../key", False),
         ("spans/..", False),

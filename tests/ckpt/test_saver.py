@@ -121,7 +121,7 @@ def test_a_write_that_fails_does_not_hide_the_error_that_ends_the_run(tmp_path: 
     assert [what for what, _ in heard.said] == ["checkpoint failed"]
 
 
-def test_a_newer_attempt_in_the_store_ends_the_run(tmp_path: Path) -> None:
+def test_a_run_that_is_taken_over_in_the_store_ends(tmp_path: Path) -> None:
     objects = Objects(f"file://{tmp_path}/bucket/run")
     mirror = Mirror(f"file://{tmp_path}/bucket", tmp_path / "run", 2, {})
     saver = Saver(CheckpointStore(tmp_path / "run/checkpoints"), Recorded(), mirror)
@@ -131,12 +131,12 @@ def test_a_newer_attempt_in_the_store_ends_the_run(tmp_path: Path) -> None:
             for step in range(600):
                 saver.save(Position(0, "s", step), {"model": State({}, {})})
                 if step == 1:
-                    objects.write("attempts/000009-000.json", b'{"host": "elsewhere"}')
+                    objects.write("attempts/000009.json", b'{"host": "elsewhere", "process": 7}')
                 time.sleep(0.1)
                 saver.look()
 
     (tmp_path / "run").mkdir()
-    with pytest.raises(CheckpointError, match="attempt 9 of this run, on elsewhere, has begun"):
+    with pytest.raises(CheckpointError, match="process 7 on elsewhere has taken this run over"):
         train()
 
 

@@ -105,11 +105,25 @@ def test_without_its_summary_a_run_ends_as_if_nothing_had_happened(
 
 
 def test_a_run_in_which_another_process_trains(penstock: Penstock, server: Server, tmp_path: Path) -> None:
+    """It is refused, until it is taken over: then the other one ends and the new one goes on from a checkpoint."""
+    run = tmp_path / "runs/run"
     other = server.start(tmp_path, "train", f"{RECIPES}:tiny", "--steps", "5000", "--name", "run")
-    other.until(lambda: steps_of(tmp_path / "runs/run", "grpo") > 0)
-    penstock("train", "--resume", "runs/run").assert_refused("runs/run: another process is training in this folder")
-    other.kill()
-    assert other.code == -9
+    other.until(lambda: steps_of(run, "grpo") > 2)
+    penstock("train", "--resume", "runs/run").assert_refused("runs/run: process ", "is at work in it", "--take-over")
+    taker = server.start(tmp_path, "train", "--resume", "runs/run", "--take-over")
+    assert other.wait() == 2
+    assert "has taken this run over, so this process writes no more" in other.text
+    before = steps_of(run, "grpo")
+    taker.until(lambda: steps_of(run, "grpo") > before + 2)
+    assert "runs/run: taken over from process " in taker.text
+    taker.kill()
+    assert taker.code == -9
+
+
+def test_to_take_over_there_must_be_a_run(penstock: Penstock) -> None:
+    penstock("train", f"{RECIPES}:tiny", "--take-over").assert_refused(
+        "--take-over is for a run that has begun; add --resume RUN"
+    )
 
 
 # Damaged checkpoints

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from strict_schemas import custom, objects, problems, templates
 
-from penstock.ckpt.fence import ATTEMPT
+from penstock.ckpt.lease import ATTEMPT
 from penstock.config.leaves import set_leaves
 from penstock.config.run import Run
 from penstock.config.spec import parse

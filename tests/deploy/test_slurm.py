@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,8 @@ from pathlib import Path
 import pytest
 from followed import LETTERS, Followed
 from slurm_cluster import OneNode, missing
+
+from penstock.ckpt.lease import FolderClaims
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason=f"not installed: {', '.join(missing())} (Debian: slurm-wlm, munge)"),
@@ -66,7 +67,8 @@ class BatchRun(Followed):
         assert (self.run / "model").is_dir()
 
     def attempt(self) -> int:
-        return int(json.loads((self.run / "attempt.json").read_text())["attempt"])
+        """How many processes have held the run before."""
+        return FolderClaims(self.run).numbers()[-1] - 1
 
 
 def test_a_run_that_is_preempted_goes_on_and_finishes(slurm: OneNode, tmp_path: Path) -> None:

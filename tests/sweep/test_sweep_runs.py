@@ -27,7 +27,7 @@ def until(ready: Callable[[], bool], seconds: float = 240.0) -> None:
 def free(folder: Path) -> bool:
     """Whether no process trains in a run's folder."""
     try:
-        RunFolder(folder).lock().close()
+        RunFolder(folder).hold().close()
     except Exception:
         return False
     return True

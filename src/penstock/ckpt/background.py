@@ -76,7 +76,7 @@ class Saver:
         """Say what was heard; gives the checkpoint that became durable since the last look.
 
         Raises:
-            CheckpointError: a save failed, or another attempt of the run writes to the object store.
+            CheckpointError: a save failed, or another process writes the run to the object store.
         """
         self._deliver()
         for done in [one for one in self._under_way if one.done()]:

@@ -2,8 +2,8 @@
 
 Below the store's URL a run lies under its name: what of the folder another machine needs to go on (:func:`is_mirrored`); each
 checkpoint as ``checkpoints/NAME/ATTEMPT/``, its files first and its manifest last, so that it is there if the manifest is; the
-models of finished stages in the same way; and ``attempts/``, which says who may write. Attempts never write the same object of
-a checkpoint, and one that finds a newer attempt writes no more.
+models of finished stages in the same way; and ``attempts/``, whose newest claim says who may write
+(:mod:`penstock.ckpt.lease`). Attempts never write the same object of a checkpoint; one that finds a newer one writes no more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +22,7 @@ from typing import Any
 
 from penstock.ckpt import files
 from penstock.ckpt.entries import Entry, Position, kept
-from penstock.ckpt.fence import ATTEMPT
+from penstock.ckpt.lease import Lease, StoreClaims
 from penstock.ckpt.objects import Objects
 from penstock.ckpt.store import QUARANTINE, SCORES
 from penstock.core.errors import CheckpointError, first_line
@@ -40,7 +39,7 @@ IDENTITY = "store.json"
 """Which run this is: a random number, so that two runs of one name are not taken for one."""
 MIRRORED = ("run.json", "pins.json", "summary.json", "events.jsonl", "spans/*", "schedule/*/*", f"checkpoints/{SCORES}")
 _HELD = ".uploading-"
-_COMMITTED = re.compile(rf"checkpoints/([^/]+)/(\d{{6}}-\d{{3}})/{re.escape(files.MANIFEST)}")
+_COMMITTED = re.compile(rf"checkpoints/([^/]+)/(\d{{6}}(?:-\d{{3}})?)/{re.escape(files.MANIFEST)}")
 
 
 def is_mirrored(name: str) -> bool:
@@ -75,8 +74,7 @@ class Mirror:
     def __init__(self, store: str, folder: Path, keep: int, models: Mapping[str, str]) -> None:
         self.objects = Objects(f"{store.rstrip('/')}/{folder.name}")
         self.folder, self.keep, self.models = folder, keep, models
-        self.attempt = ""
-        """The name of this process's attempt, once the store knows it."""
+        self.lease = Lease(StoreClaims(self.objects), say=lambda text: self.report("store waits", reason=text))
         self._entries: dict[str, Entry] = {}
         self._uploaded: dict[str, bytes] = {}
         """Manifests in the store by folder."""
@@ -122,6 +120,8 @@ class Mirror:
             if self._away is not None and time.monotonic() > max(began, self._away[0]) + seconds:
                 break
         missing = self._missing() if self._wanted else []
+        if not self._thread.is_alive():
+            self.lease.close()
         if self._lost is not None or not missing:
             return str(self._lost or "")
         why = self._away[1] if self._away else f"it took longer than {LONGEST_UPLOAD:.0f} s"
@@ -166,9 +166,9 @@ class Mirror:
 
     def _upload(self) -> None:
         """Send what is new, until nothing is."""
-        if not self.attempt:
+        if not self.lease.number:
             self._claim()
-        self._require_own()
+        self.lease.check()
         while True:
             summary = self._send_models()
             new = self._new_checkpoints()  # the log that is sent now reaches at least as far as each of them
@@ -236,7 +236,7 @@ class Mirror:
                     shutil.copy2(file, held / file.name)
             sealed = (held / files.MANIFEST).read_bytes()
             header = json.loads((held / files.HEADER).read_bytes())
-            self._send_folder(held, f"checkpoints/{name}", sealed, self.attempt)
+            self._send_folder(held, f"checkpoints/{name}", sealed, self._attempt)
             self._entries[name] = _entry(name, header)
         except FileNotFoundError:
             if path.exists():
@@ -251,7 +251,7 @@ class Mirror:
         for path in sorted(folder.iterdir()):
             if path.name != files.MANIFEST:
                 self.objects.put(path, f"{target}/{path.name}")
-        self._require_own()
+        self.lease.check()
         self.objects.write(f"{target}/{files.MANIFEST}", manifest)
         self._uploaded[name] = manifest
 
@@ -262,39 +262,37 @@ class Mirror:
         staying, names = kept(entries, self.keep), self.objects.sizes("checkpoints")
         whole = {f"checkpoints/{name}/{writers[0]}" for name, writers in committed(names).items() if name in staying}
         doomed = [name for name in names if name.count("/") == 3 and name.rpartition("/")[0] not in whole]
-        doomed = [name for name in doomed if name.split("/")[2] <= self.attempt]
+        doomed = [name for name in doomed if name.split("/")[2] <= self._attempt]
         self.objects.delete(sorted(doomed, key=lambda name: not name.endswith(f"/{files.MANIFEST}")))
         self._entries = {name: entry for name, entry in self._entries.items() if name in staying}
 
     # Who writes
 
+    @property
+    def _attempt(self) -> str:
+        """The name of this process's attempt, in the store's order."""
+        return f"{self.lease.number:06d}"
+
     def _claim(self) -> None:
-        """Become the run's newest attempt, and learn what the store has.
+        """Hold the run in the store, and learn what it has.
 
         Raises:
-            CheckpointError: a newer attempt has begun, or the store has another run of this name.
+            CheckpointError: another process holds it, or the store has another run of this name.
         """
         identity = self.folder / IDENTITY
         if not identity.exists():
             write_json(identity, {"run": secrets.token_hex(16)})
-        own, last = identity.read_bytes(), self._newest()
-        number = int(os.environ.get(ATTEMPT) or last[0] + 1)
-        name = f"{number:06d}-{last[1] + 1 if number == last[0] else 0:03d}"
-        if number < last[0]:
-            self._give_way(last)
-        about = {"host": socket.gethostname(), "process": os.getpid(), "time": round(time.time(), 3)}
-        self.objects.write(f"attempts/{name}.json", json.dumps(about).encode(), new=True)
+        own = identity.read_bytes()
         try:
             self.objects.write(IDENTITY, own, new=True)
         except FileExistsError:
             if self.objects.read(IDENTITY) != own:
-                self.objects.delete([f"attempts/{name}.json"])
                 raise CheckpointError(
                     f"{self.objects.url}: another run of this name is in the store; go on with it by penstock train --resume "
                     f"{self.objects.url}, or choose another --name"
                 ) from None
+        self.lease.take()
         self._learn(self.objects.sizes())
-        self.attempt = name
 
     def _learn(self, names: Mapping[str, int]) -> None:
         """Note what of checkpoints and models is in the store; what was damaged there is sent again once it is made again."""
@@ -308,23 +306,6 @@ class Mirror:
         for model in self.models.values():
             if f"{model}/{files.MANIFEST}" in names:
                 self._uploaded[model] = self.objects.read(f"{model}/{files.MANIFEST}")
-
-    def _newest(self) -> tuple[int, int]:
-        """Attempt and start of the newest attempt; (0, 0) where there was none."""
-        found = (re.fullmatch(r"attempts/(\d{6})-(\d{3})\.json", name) for name in self.objects.sizes("attempts"))
-        return max(((int(one[1]), int(one[2])) for one in found if one), default=(0, 0))
-
-    def _require_own(self) -> None:
-        newest = self._newest()
-        if f"{newest[0]:06d}-{newest[1]:03d}" != self.attempt:
-            self._give_way(newest)
-
-    def _give_way(self, newest: tuple[int, int]) -> None:
-        about = json.loads(self.objects.read(f"attempts/{newest[0]:06d}-{newest[1]:03d}.json"))
-        raise CheckpointError(
-            f"{self.objects.url}: attempt {newest[0]} of this run, on {about['host']}, has begun, so this one writes no more "
-            "to the store; end one of them"
-        )
 
 
 def _entry(name: str, header: Mapping[str, Any]) -> Entry:

@@ -23,7 +23,7 @@ from typing import Any
 
 from penstock.ckpt import files
 from penstock.ckpt.entries import Entry, Loaded, Pending, Position, kept
-from penstock.ckpt.fence import Fence
+from penstock.ckpt.lease import Lease
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
 from penstock.core.files import lock, write_json
@@ -49,7 +49,7 @@ class CheckpointStore:
     folder: Path
     keep: int = 2
     report: Report | None = None
-    fence: Fence | None = None
+    lease: Lease | None = None
     """Checked before a checkpoint gets its name, so that a process whose run another one has taken writes none."""
     _verified: set[str] = field(default_factory=set)
     """Names that this process has written or read in full."""
@@ -199,8 +199,8 @@ class CheckpointStore:
             files.write_bytes(temporary / files.HEADER, header)
             files.write_manifest(temporary)
             size = sum(path.stat().st_size for path in temporary.iterdir())
-            if self.fence is not None:
-                self.fence.check()
+            if self.lease is not None:
+                self.lease.check()
             self._rename(temporary, final)
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)

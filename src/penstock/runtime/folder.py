@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from penstock.ckpt.fence import Fence, locked
+from penstock.ckpt.lease import FolderClaims, Lease
 from penstock.config.run import Run
 from penstock.config.spec import difference, parse, plain
 from penstock.core.errors import CheckpointError, SpecError
@@ -40,8 +40,7 @@ class RunFolder:
         self.spans = path / "spans"
         self.schedule = path / "schedule"
         self.blobs = path / BLOBS
-        self._lock = path / ".lock"
-        self.attempt = path / "attempt.json"
+        self.claims = FolderClaims(path)
         self._made: list[Path] = []
         """Folders that :meth:`begin` created, innermost first."""
 
@@ -75,8 +74,8 @@ class RunFolder:
                 f"{self.path}: a run is there already; choose another --name or folder, or go on with it by {self.resuming}"
             )
 
-    def begin(self, run: Run) -> Any:
-        """Create the folder for a new run and hold it as :meth:`lock` does; :meth:`undo` takes it back.
+    def begin(self, run: Run) -> Lease:
+        """Create the folder for a new run and hold it as :meth:`hold` does; :meth:`undo` takes it back.
 
         Raises:
             CheckpointError: a run is there already, or the folder cannot be written.
@@ -85,7 +84,7 @@ class RunFolder:
         self._made = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # samples, and what people said
-            handle = self.lock()
+            lease = self.hold()
             self.require_free()
             write_json(self.spec, plain(run))
         except OSError as error:
@@ -93,16 +92,17 @@ class RunFolder:
             raise CheckpointError(
                 f"{self.path}: the run's folder cannot be written ({error.strerror}); choose another place with --runs"
             ) from error
-        return handle
+        return lease
 
     def undo(self) -> None:
         """Remove what :meth:`begin` and a start that came to nothing have left."""
         if self.path in self._made:
             shutil.rmtree(self.path, ignore_errors=True)
         else:
-            for file in (self.spec, self.events, self._lock, self.attempt):
+            for file in (self.spec, self.events):
                 with contextlib.suppress(OSError):
                     file.unlink(missing_ok=True)
+            shutil.rmtree(self.claims.folder, ignore_errors=True)
         for parent in self._made:
             with contextlib.suppress(OSError):
                 parent.rmdir()
@@ -143,14 +143,10 @@ class RunFolder:
                 f"or folder, or go on without changes by {self.resuming}"
             )
 
-    def lock(self) -> Any:
-        """Hold the folder for this process. Raises CheckpointError if another one, or a later attempt, trains in it."""
-        handle = open(self._lock, "w")  # noqa: SIM115 - held until the process ends
-        if not locked(handle):
-            handle.close()
-            raise CheckpointError(f"{self.path}: another process is training in this folder")
-        self.fence = Fence.taken(self.attempt)
-        return handle
+    def hold(self, patience: float = 0.0) -> Lease:
+        """Hold the folder for this process until the lease is closed. Raises CheckpointError if another one trains in it and
+        still does after ``patience`` seconds."""
+        return Lease(self.claims, patience).take()
 
     def read_summary(self) -> dict[str, Any]:
         """What came of the run so far. Raises CheckpointError where the file is damaged."""

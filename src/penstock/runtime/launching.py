@@ -7,6 +7,7 @@ import contextlib
 import functools
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.ckpt.lease import Claims, StoreClaims, free
+from penstock.ckpt.objects import Objects
 from penstock.config.run import Run
 from penstock.config.spec import parse, plain
 from penstock.core.errors import DataError, SpecError
@@ -133,6 +136,7 @@ def launch(
     listeners: Sequence[Listener] = (),
     *,
     resume: bool = False,
+    take_over: bool = False,
     base: Path | None = None,
     command: Sequence[str] = (),
 ) -> Result:
@@ -147,6 +151,7 @@ def launch(
             nothing: it misses events, and a warning says so.
         resume: go on with the run in ``folder``, or, where there is none, with that in the run's store. One that is finished is
             left as it is.
+        take_over: take the run away from the process that is training in it, wherever that is: it ends before it writes again.
         base: where relative paths of the spec start from; None: the working directory.
         command: what starts the process of a role; empty: this Python.
 
@@ -156,6 +161,8 @@ def launch(
     """
     if os.environ.get(IN_A_ROLE):
         raise SpecError('a process of a run began a run: put penstock.train(…) of your script below if __name__ == "__main__":')
+    if take_over and not resume:
+        raise SpecError("take_over is for a run that has begun; add resume=True")
     folder, base, apart = Path(folder), base or Path.cwd(), _in_a_loop()
     target = RunFolder(folder)
     load_modules(run.modules, base)
@@ -164,10 +171,8 @@ def launch(
         stop = held.enter_context(StopSignal(elsewhere=apart))
         if run.runtime != "local":
             run = held.enter_context(travelling(run, folder))
-        if resume and run.checkpoint.store and not target.spec.exists():
-            from penstock.ckpt.fetch import fetch_run
-
-            fetch_run(f"{run.checkpoint.store.rstrip('/')}/{folder.name}", folder, deliveries)
+        if resume:
+            _bring(run, target, deliveries, take_over)
         made = pinned(run, base, target.read() if resume else None)
         try:
             carry_out: Callable[[bool], Mapping[str, Any]]
@@ -185,6 +190,20 @@ def launch(
             raise KeyboardInterrupt(str(stopped)) from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {target.way_on}") from None
+
+
+def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], take_over: bool) -> None:
+    """A run that goes on is in its folder: it is brought there from its store, and taken from its holder, who is then named."""
+    url, claims = f"{run.checkpoint.store.rstrip('/')}/{target.path.name}", list[Claims]([target.claims])
+    if run.checkpoint.store and not target.spec.exists():
+        from penstock.ckpt.fetch import fetch_run
+
+        fetch_run(url, target.path, listeners)
+    if run.checkpoint.store:
+        claims.append(StoreClaims(Objects(url)))
+    for place in claims if take_over else ():
+        if holder := free(place):
+            print(f"penstock: {place.place}: taken over from {holder}; it writes no more", file=sys.stderr, flush=True)
 
 
 def _in_a_loop() -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.ckpt.background import Saver
 from penstock.ckpt.entries import Loaded, Position
+from penstock.ckpt.lease import LEASE
 from penstock.ckpt.mirror import Mirror
 from penstock.ckpt.store import CheckpointStore
 from penstock.config.run import Run
@@ -155,11 +156,12 @@ class Session:
         """Hold the folder and open what a run writes."""
         device = set_up(self.run.device, self.bootstrap.threads if self.bootstrap else self.run.threads)
         check_stages(self.run, self.base)
-        handle = self.folder.lock() if resume else self.folder.begin(self.run)
+        patience = LEASE if self.bootstrap else 0.0  # of a learner started again, whose last one may be cut off from its run
+        self.lease = self.folder.hold(patience) if resume else self.folder.begin(self.run)
         try:
             self.models = Models(lambda name: self.folder.stage_model(self.run, name), device, self.run.seed, self.folder.blobs)
             self.store = CheckpointStore(
-                self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report, fence=self.folder.fence
+                self.folder.checkpoints, keep=self.run.checkpoint.keep, report=self._report, lease=self.lease
             )
             self.summary = self.folder.read_summary()
             self.recorder = Recorder(self.folder.spans)
@@ -173,7 +175,7 @@ class Session:
         finally:
             if not resume and not self.begun:
                 self.folder.undo()
-            handle.close()
+            self.lease.close()
 
     def _prepared(self, number: int, stage: Stage) -> StageRun:
         """A stage made ready, announced in the log, as the checkpoint has it where that is one of its steps."""
@@ -263,7 +265,7 @@ class StageRun:
             await self.runtime.close()
         self.progressed.seconds += time.perf_counter() - self.started
         folder = session.folder.stage_model(session.run, self.stage.name)
-        session.folder.fence.check()
+        session.lease.check()
         with self.spans.span("save"), blame(CheckpointError, f"{folder}: the model cannot be written"):
             self.runtime.save(folder)  # a full disk comes as one of many errors
         session.finished(self.stage, self.progressed)
@@ -324,6 +326,7 @@ class StageRun:
     async def _after(self, step: Step) -> None:
         """After each step: log, evaluate, save."""
         done, total = step.index + 1, self.stage.steps
+        self.session.lease.look()
         self.session.step = done
         self.session.log.metrics(done, step.metrics)
         self._acknowledge()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.core.errors import CheckpointError
-from penstock.core.files import lock
+from penstock.ckpt.lease import FolderClaims, Lease
 from penstock.runtime.stopping import StopSignal
 from penstock.sweep.plan import Build, Sweep, first_of, read, require_same
 from penstock.sweep.population import Population
@@ -29,15 +29,14 @@ def carry_out(path: Path, build: Build, say: Callable[[str], None], changed: Cal
         KeyboardInterrupt: Ctrl-C or SIGTERM; says how to go on.
     """
     _, plan, kept = read(path)
-    with open(path / ".lock", "w") as held:
-        if not lock(held.fileno()):
-            raise CheckpointError(f"{path}: another process is sweeping in this folder")
+    with contextlib.closing(Lease(FolderClaims(path), otherwise="").take()) as lease:
         sweep = Sweep(plan, path, build, require_same(kept, first_of(plan, build), path), say, changed)
         work: Search | Population = Population(sweep) if plan.population else Search(sweep)
         with StopSignal(elsewhere=True) as stop:
             stop.on_ask = lambda: say("the runs finish their steps and save; once more stops at once")
             try:
                 while not stop.asked and work.advance():
+                    lease.look()
                     time.sleep(POLL)
             finally:
                 work.slots.end_all(at_once=(stop.asked > 1 for _ in itertools.count()))

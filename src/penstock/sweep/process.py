@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from penstock.ckpt.fence import ATTEMPT
+from penstock.ckpt.lease import ATTEMPT
 from penstock.config.run import Run
 from penstock.core.errors import DataError, PenstockError
 from penstock.core.files import last_words

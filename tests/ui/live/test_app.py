@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from live_examples import log_of, row, run_folder, small_run
 from penstock.core.spans import Spans
 from penstock.data.blobs import Blobs
+from penstock.runtime.folder import RunFolder
 from penstock.ui.live import runs as runs_module
 from penstock.ui.live.app import PAGE
 from penstock.ui.live.runs import Runs
@@ -203,12 +205,10 @@ def test_reading_leaves_a_run_as_it_is(asked, tmp_path: Path) -> None:
 
 def test_a_run_that_holds_its_folder_is_read_and_a_run_that_is_read_can_be_held(asked, tmp_path: Path) -> None:
     folder = small_run(tmp_path)
-    with open(folder / ".lock", "w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with closing(RunFolder(folder).hold()):
         assert asked("/api/runs/small").status_code == 200
     asked("/api/runs/small/curves?stage=grpo")
-    with open(folder / ".lock", "w") as again, open(folder / "events.jsonl", "ab") as log:
-        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with closing(RunFolder(folder).hold()), open(folder / "events.jsonl", "ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert log.write(b"\n") == 1
 

@@ -39,6 +39,9 @@ class Train(Placeable):
     runs/NAME; a recipe and flags given again must make the same run."""
     or_resume: bool = False
     """Begin the run of this --name, or go on with it where it has begun: for clusters, which start a command again."""
+    take_over: bool = False
+    """With --resume or --or-resume: take the run away from the process that is training in it, on whatever machine; it ends
+    before it writes again. Without, a run in which a process still trains is refused; one whose process is gone is free."""
     debug: bool = False
     """Everything in this process, whatever --runtime says, so that a breakpoint anywhere works."""
 
@@ -56,6 +59,8 @@ class Train(Placeable):
             if self.debug:
                 raise SpecError("--debug begins a run of its own, in one process; leave --resume out")
             return self.go_on(self.brought(self.resume) if "://" in self.resume else Path(self.resume))
+        if self.take_over and not (self.resume or self.or_resume):
+            raise SpecError("--take-over is for a run that has begun; add --resume RUN, or --or-resume and --name NAME")
         if self.or_resume and not self.name:
             raise SpecError("--or-resume goes on with the run of a name; add --name NAME")
         if self.or_resume and (self.runs / self.name / "run.json").exists():
@@ -101,20 +106,20 @@ class Train(Placeable):
         target.require_same(made)
         done = target.finished(made)
         if done is None or made.checkpoint.store:  # whose end may not be in the store yet
-            return carry_out(made, folder, resuming=True)
+            return carry_out(made, folder, resuming=True, take_over=self.take_over)
         print(f"{folder}: this run is finished; its model is {target.model}. Nothing was changed.")
         print(done["headline"])
         return 0
 
 
-def carry_out(made: Run, folder: Path, resuming: bool) -> int:
+def carry_out(made: Run, folder: Path, resuming: bool, take_over: bool = False) -> int:
     """Launch with live progress, write the report, close with the headline."""
     from penstock.runtime import launch
     from penstock.ui.progress import following
     from penstock.ui.report import write_report
 
     with following(made) as listeners:
-        result = launch(made, folder, listeners, resume=resuming)
+        result = launch(made, folder, listeners, resume=resuming, take_over=take_over)
     print(f"model {result.model_path}, report {write_report(folder)}")
     print(result.headline)
     return 0
