@@ -37,10 +37,6 @@ class Job:
         require(len(self.run.name) <= LONGEST_NAME, f"--name {self.run.name}: at most {LONGEST_NAME} characters")
         local = sorted({text for text in texts(plain(self.run)) if text.startswith(LOCAL)})
         require(not local, f"{', '.join(local)} lives in one process; define it in a file or a package that the image has")
-        require(
-            not self.store or bool(self.options.secret),
-            f"checkpoint.store={self.store} needs credentials, such as AWS_ACCESS_KEY_ID, in a Secret; add --secret NAME",
-        )
 
     @cached_property
     def layout(self) -> Layout:

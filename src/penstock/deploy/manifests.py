@@ -68,6 +68,8 @@ def _check_kubernetes(job: Job, target: Target) -> None:
         raise SpecError(f"{nodes} nodes share the run's folder; name a claim that all can write: --claim NAME")
     if not options.claim and not job.store:
         raise SpecError("the run would end with its pod: add --claim NAME, or an object store by --checkpoint.store URL")
+    if job.store:
+        options.need("secret", f"checkpoint.store={job.store} needs credentials, such as AWS_ACCESS_KEY_ID, in a Secret")
     if target == "rayjob" or job.several:
         what = "--target rayjob starts" if target == "rayjob" else f"{nodes} nodes are"
         require(runtime == "ray", f'{what} a Ray cluster, and runtime="{runtime}"; add --runtime ray')
