@@ -246,3 +246,19 @@ def test_claims_of_earlier_versions_in_a_store_count_on(tmp_path: Path) -> None:
     with closing(Lease(StoreClaims(objects), say=lambda text: None).take()) as held:
         assert held.number == 5
         held.check()
+
+
+def test_a_store_that_is_away_is_asked_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = StoreClaims(Objects(f"file://{tmp_path}/bucket/run"))
+
+    def away(*given: object) -> None:
+        raise ConnectionError("no such host")
+
+    monkeypatch.setattr(claims._objects, "sizes", away)
+    lease.require_free(claims)
+
+
+def test_a_run_that_somebody_holds_is_not_free(claims: Claims) -> None:
+    lease.require_free(claims)
+    with closing(Lease(claims).take()), pytest.raises(CheckpointError, match="is at work in it"):
+        lease.require_free(claims)

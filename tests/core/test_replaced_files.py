@@ -21,7 +21,7 @@ def test_a_private_file_is_nobody_else_s(tmp_path, private, mode):
 
 def test_a_link_in_the_way_is_not_followed(tmp_path):
     (tmp_path / "victim").write_text("mine")
-    (tmp_path / ".file.writing").symlink_to(tmp_path / "victim")
+    (tmp_path / f".file.{os.getpid()}.writing").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic links"), replaced(tmp_path / "file") as out:
         out.write("text")
     assert (tmp_path / "victim").read_text() == "mine"

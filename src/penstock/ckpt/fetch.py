@@ -10,6 +10,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from penstock.ckpt import files
+from penstock.ckpt.entries import Position
+from penstock.ckpt.lease import FolderClaims, Lease
 from penstock.ckpt.mirror import IDENTITY, committed, is_mirrored
 from penstock.ckpt.objects import Objects
 from penstock.ckpt.store import CheckpointStore
@@ -60,6 +62,48 @@ def fetch_run(url: str, folder: Path, listeners: Sequence[Callable[[Event], None
             os.rename(coming, folder)
         finally:
             shutil.rmtree(coming, ignore_errors=True)
+
+
+def catch_up(url: str, folder: Path) -> str:
+    """Where the store is ahead of the run's folder, since the run went on elsewhere: bring what it has, the newest whole
+    checkpoint last. Gives that checkpoint's name; empty where the folder has it all, or the store cannot be asked.
+
+    Raises:
+        CheckpointError: a process is at work in the folder; or as :func:`fetch_run`.
+    """
+    objects, coming = Objects(url), folder / ".fetching"
+    try:
+        names = objects.sizes()
+        ours = (folder / IDENTITY).read_bytes() if IDENTITY in names else b""
+        same = bool(ours) and objects.read(IDENTITY) == ours
+    except Exception:  # every file system has errors of its own; the run says later that its store is away
+        return ""
+    if not same or not _is_ahead(names, folder):
+        return ""
+    with closing(Lease(FolderClaims(folder)).take()), blame(CheckpointError, f"{objects.url}: the run cannot be read from it"):
+        if not _is_ahead(names, folder):  # by what was at work in it until now
+            return ""
+        try:
+            _fetch_models(objects, names, coming)
+            for name in filter(is_mirrored, names):
+                objects.get(name, coming / name)
+            for path in sorted(coming.rglob("*"), key=lambda path: path.name == "summary.json"):  # which says what is finished
+                if path.is_file():
+                    (folder / path.relative_to(coming)).parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(path, folder / path.relative_to(coming))
+            found = _fetch_checkpoint(objects, names, CheckpointStore(coming / "checkpoints"))
+            if found and not (folder / "checkpoints" / found).exists():
+                os.rename(coming / "checkpoints" / found, folder / "checkpoints" / found)
+            return found
+        finally:
+            shutil.rmtree(coming, ignore_errors=True)
+
+
+def _is_ahead(names: Mapping[str, int], folder: Path) -> bool:
+    """Whether the newest checkpoint among a store's objects is of a later step than the folder's."""
+    nothing, here = Position(-1, "", -1), [path.name for path in folder.glob("checkpoints/stage-*")]
+    newest, local = (max((Position.of(name) or nothing).order for name in (*some, "")) for some in (committed(names), here))
+    return newest > local
 
 
 def _fetch_folder(objects: Objects, names: Iterable[str], under: str, folder: Path) -> str | None:

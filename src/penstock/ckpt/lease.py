@@ -251,6 +251,16 @@ def free(claims: Claims) -> str:
     return described(about)
 
 
+def require_free(claims: Claims) -> None:
+    """Wait until no process holds the run, where these claims can be read. Raises CheckpointError where one does."""
+    try:
+        Lease(claims).take().close()
+    except CheckpointError:
+        raise
+    except Exception:  # every store has errors of its own for being away; who writes asks again
+        return
+
+
 def _numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(found[1]) for found in map(_CLAIM.fullmatch, names) if found)
 

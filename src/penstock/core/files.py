@@ -52,7 +52,7 @@ def replaced(path: Path, binary: bool = False, private: bool = False) -> Iterato
     Raises:
         OSError: it cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.writing")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")  # two processes may write the same report
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600 if private else 0o666)
         with open(handle, "wb") if binary else open(handle, "w", encoding="utf-8") as out:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.ckpt.lease import Claims, StoreClaims, free
+from penstock.ckpt.lease import Claims, StoreClaims, free, require_free
 from penstock.ckpt.objects import Objects
 from penstock.config.run import Run
 from penstock.config.spec import parse, plain
@@ -193,17 +193,22 @@ def launch(
 
 
 def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], take_over: bool) -> None:
-    """A run that goes on is in its folder: it is brought there from its store, and taken from its holder, who is then named."""
+    """A run that goes on is in its folder, as far as it came anywhere: taken from its holder, and brought from its store."""
     url, claims = f"{run.checkpoint.store.rstrip('/')}/{target.path.name}", list[Claims]([target.claims])
-    if run.checkpoint.store and not target.spec.exists():
-        from penstock.ckpt.fetch import fetch_run
-
-        fetch_run(url, target.path, listeners)
     if run.checkpoint.store:
         claims.append(StoreClaims(Objects(url)))
     for place in claims if take_over else ():
         if holder := free(place):
             print(f"penstock: {place.place}: taken over from {holder}; it writes no more", file=sys.stderr, flush=True)
+    if run.checkpoint.store:
+        from penstock.ckpt.fetch import catch_up, fetch_run
+
+        if not target.spec.exists():
+            fetch_run(url, target.path, listeners)
+        require_free(claims[-1])
+        if found := catch_up(url, target.path):
+            said = f"{target.path}: the run went on elsewhere; {found} was brought from {url}"
+            print(f"penstock: {said}", file=sys.stderr, flush=True)
 
 
 def _in_a_loop() -> bool:
