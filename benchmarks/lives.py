@@ -310,10 +310,9 @@ def main() -> None:
                 raise SystemExit(f"the log has steps {trained}")
             if weights(lives.run) != weights(whole / "runs" / "run"):
                 raise SystemExit("the weights are not those of an undisturbed run")
-    print(
-        f"\n{arguments.lives} lives: one writer at any time, {lives.intruders} others refused, after {steps} steps the weights of "
-        f"an undisturbed run. {(time.monotonic() - began) / 60:.0f} minutes."
-    )
+    refused, minutes = lives.intruders, (time.monotonic() - began) / 60
+    print(f"\n{arguments.lives} lives: one writer at any time, {refused} others refused, after {steps} steps the weights of an")
+    print(f"undisturbed run. {minutes:.0f} minutes.")
 
 
 if __name__ == "__main__":

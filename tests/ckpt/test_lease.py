@@ -254,8 +254,10 @@ def test_a_store_that_is_away_is_asked_again_later(tmp_path: Path, monkeypatch: 
     def away(*given: object) -> None:
         raise ConnectionError("no such host")
 
-    monkeypatch.setattr(claims._objects, "sizes", away)
-    lease.require_free(claims)
+    with monkeypatch.context() as patched:
+        patched.setattr(claims._objects, "sizes", away)
+        lease.require_free(claims)
+    assert claims.numbers() == []
 
 
 def test_a_run_that_somebody_holds_is_not_free(claims: Claims) -> None:

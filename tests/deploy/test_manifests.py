@@ -232,6 +232,11 @@ def test_what_is_printed_holds_the_whole_run() -> None:
     assert kept.monitors == ("prometheus:0.0.0.0:9464",)
 
 
+def test_a_run_with_a_store_needs_no_secret_under_slurm() -> None:
+    run = run_of("cpu", ("checkpoint.store", "s3://b/r"))
+    assert '"store": "s3://b/r"' in render(run, "slurm", Options())
+
+
 REFUSED: dict[str, tuple[str, tuple[tuple[str, str], ...], dict[str, Any], str]] = {
     "no image": ("jobset", (), {"image": ""}, "--image is missing"),
     "no Ray": ("rayjob", (("runtime", "local"),), {}, "add --runtime ray"),
