@@ -56,20 +56,22 @@ import json, os, time
 if os.environ.get("LIVES_MACHINE"):
     real, ahead = time.time, float(os.environ["LIVES_CLOCK"])
     time.time = lambda: real() + ahead
-    from penstock.ckpt import lease, store
+    from penstock.ckpt import lease, mirror, store
     from penstock.core import events
     machine = {"host": os.environ["LIVES_MACHINE"], "boot": "1", "container": "1"}
     lease._machine = lambda: machine
     lease.LEASE = float(os.environ["LIVES_LEASE"])
     lease.FolderClaims.beat, lease.StoreClaims.beat = lease.LEASE / 9, lease.LEASE / 3
-    def noted(write):
+    def noted(write, place):
         def write_and_note(*given, **more):
+            done = write(*given, **more)
             with open(os.environ["LIVES_LOG"], "a") as log:
-                log.write(os.environ["LIVES_LIFE"] + "\\n")
-            return write(*given, **more)
+                log.write(os.environ["LIVES_LIFE"] + " " + (place or os.getcwd()) + "\\n")
+            return done
         return write_and_note
-    store.CheckpointStore._rename = noted(store.CheckpointStore._rename)
-    events.EventLog.metrics = noted(events.EventLog.metrics)
+    store.CheckpointStore._rename = noted(store.CheckpointStore._rename, "")
+    events.EventLog.metrics = noted(events.EventLog.metrics, "")
+    mirror.Mirror._send_folder = noted(mirror.Mirror._send_folder, "store")
 """
 """What each process executes first: another machine, another clock, and a note whenever it writes into the run."""
 
@@ -230,11 +232,14 @@ class Lives:
         self.until(lambda: self._life_of(process) == "", "end of a process that woke up", self.number)
 
     def require_one_writer_at_a_time(self) -> None:
-        lives = self.log.read_text().split()
-        turns = [life for place, life in enumerate(lives) if place == 0 or lives[place - 1] != life]
-        twice = [life for life, count in collections.Counter(turns).items() if count > 1]
-        if twice:
-            raise SystemExit(f"lives {', '.join(twice)} wrote after another one had begun to: {' '.join(turns)}")
+        """In each folder, and in the store; two folders of one run, of which one is not gone on with, are no fault."""
+        wrote = [line.partition(" ")[::2] for line in self.log.read_text().splitlines()]
+        for place in dict.fromkeys(where for _, where in wrote):
+            lives = [life for life, where in wrote if where == place]
+            turns = [life for at, life in enumerate(lives) if at == 0 or lives[at - 1] != life]
+            twice = [life for life, count in collections.Counter(turns).items() if count > 1]
+            if twice:
+                raise SystemExit(f"{place}: lives {', '.join(twice)} wrote after another had begun to: {' '.join(turns)}")
 
     def close(self) -> None:
         for process in self.started.values():

@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fsspec import AbstractFileSystem
 
 from penstock.ckpt import lease as lease_module
 from penstock.ckpt import mirror as mirror_module
+from penstock.ckpt import objects as objects_module
 from penstock.ckpt.fetch import fetch_run, has_run
 from penstock.ckpt.lease import StoreClaims, free
 from penstock.ckpt.mirror import Mirror, is_mirrored
@@ -256,6 +258,19 @@ def test_a_run_whose_process_lives_is_sent_by_no_other(tmp_path: Path, node: Nod
     assert steps(node) == ["1"]
 
 
+def test_whose_run_was_taken_over_notices_before_it_has_anything_to_send(
+    node: Node, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "LEASE", 0.2)
+    monkeypatch.setattr(StoreClaims, "beat", 0.05)
+    node.start().mirror.ask()
+    node.until(lambda: node.mirror.lease.number)
+    free(StoreClaims(Objects(f"{url}/run")))
+    node.until(lambda: node.mirror.lease.lost)
+    with pytest.raises(CheckpointError, match="has taken this run over"):
+        node.mirror.check()
+
+
 def test_whose_run_was_taken_over_writes_no_more(tmp_path: Path, node: Node, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "LEASE", 0.2)
     node.start().save(1)
@@ -272,6 +287,13 @@ def test_whose_run_was_taken_over_writes_no_more(tmp_path: Path, node: Node, url
         node.mirror.check()
     assert steps(node) == ["1", "2"]
     assert newer.upload() == ""
+
+
+def test_a_store_that_cannot_write_on_a_condition_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = type("Plain", (AbstractFileSystem,), {})
+    monkeypatch.setattr(objects_module, "file_system", lambda *given, **options: (plain(), "runs"))
+    with pytest.raises(SpecError, match="sftp:// cannot make an object only where there is none"):
+        Objects("sftp://host/runs")
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path: Path, node: Node, url: str) -> None:

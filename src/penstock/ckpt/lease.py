@@ -151,7 +151,9 @@ class Lease:
         self.claims, self.number, self._patience = claims, 0, patience
         self._say = say or (lambda text: print(f"penstock: {text}", file=sys.stderr, flush=True))
         self._about, self._or = this_process(), otherwise
-        self._beats, self._over, self._noticed, self._confirmed = 0, threading.Event(), False, _now()
+        self.lost: CheckpointError | None = None
+        """What says who took the run, once that was noticed."""
+        self._beats, self._over, self._confirmed = 0, threading.Event(), _now()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> Lease:
@@ -188,7 +190,9 @@ class Lease:
 
     def look(self) -> None:
         """:meth:`check` where there is a reason to: another claim was seen, or this process was stopped for a while."""
-        if self._noticed or _now() - self._confirmed > LEASE - 2 * self.claims.beat:
+        if self.lost is not None:
+            raise self.lost
+        if _now() - self._confirmed > LEASE - 2 * self.claims.beat:
             with contextlib.suppress(OSError):  # a disk that is away; what it would hold is checked when it is written
                 self.check()
 
@@ -208,12 +212,14 @@ class Lease:
     def _beat(self) -> None:
         while not self._over.wait(self.claims.beat):
             self._beats += 1
-            with contextlib.suppress(Exception):  # a disk or a store that is away; it may be back before the lease is over
-                if max(self.claims.numbers(), default=0) > self.number:
-                    self._noticed = True
-                    return
+            try:
+                self.check()
                 self.claims.write(self.number, self._content())
-                self._confirmed = _now()
+            except CheckpointError as error:
+                self.lost = error
+                return
+            except Exception:  # a disk or a store that is away; it may be back before the lease is over
+                continue
 
     def _wait_for(self, number: int, deadline: float) -> None:
         """Until a claim's holder is gone, or the claim is not the last any more. Raises CheckpointError where it lives."""

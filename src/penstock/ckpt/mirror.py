@@ -107,8 +107,8 @@ class Mirror:
 
     def check(self) -> None:
         """Raises CheckpointError where this process may not write the run any more."""
-        if self._lost is not None:
-            raise self._lost
+        if (lost := self._lost or self.lease.lost) is not None:
+            raise lost
 
     def close(self, seconds: float) -> str:
         """Upload the rest, with ``seconds`` for a store that is away; gives what is missing in it, and why, or nothing."""

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.core.errors import SpecError
 from penstock.core.storage import file_system
 
 
@@ -20,7 +21,7 @@ class Objects:
         """Makes no connection yet.
 
         Raises:
-            SpecError: no such kind of store, or its package is missing; names what to install.
+            SpecError: no such kind of store, its package is missing (names what to install), or it writes on no condition.
         """
         self.url, scheme = url.rstrip("/"), url.partition("://")[0]
         self._folders = scheme in ("file", "local")
@@ -28,6 +29,12 @@ class Objects:
         options["skip_instance_cache"] = True  # credentials may be others by now
         self.fs, self.root = file_system(self.url, "checkpoint.store", **options)
         self.root = self.root.rstrip("/")
+        writes = getattr(self.fs.pipe_file, "__qualname__", "")
+        if not self._folders and writes == "AbstractFileSystem.pipe_file":  # which looks first, and then writes
+            raise SpecError(
+                f"checkpoint.store={self.url}: {scheme}:// cannot make an object only where there is none, which keeps two "
+                "processes apart; use s3://, gs://, abfs:// or file://"
+            )
 
     def __truediv__(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -50,7 +57,11 @@ class Objects:
         """Write an object whole. ``new``: raises FileExistsError where there is one, also where two writers race."""
         if new and self.fs.exists(self / name):  # a plain answer; the race is decided by the condition
             raise FileExistsError(name)
-        self.fs.pipe_file(self / name, content, mode="create" if new else "overwrite")
+        if new and self._folders:
+            with self.fs.open(self / name, "xb") as file:
+                file.write(content)
+        else:
+            self.fs.pipe_file(self / name, content, mode="create" if new else "overwrite")
 
     def put(self, path: Path, name: str) -> None:
         """Upload a file that nobody writes to."""

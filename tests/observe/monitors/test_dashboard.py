@@ -27,7 +27,7 @@ from penstock.core.events import Event
 from penstock.observe import machine
 from penstock.observe.machine import GPU, Looks
 from penstock.observe.monitors import Monitor, monitors_of
-from penstock.observe.monitors.dashboard import ALERTS, alert_rules, dashboard, expressions
+from penstock.observe.monitors.dashboard import ALERTS, ONE_RUN, alert_rules, dashboard, expressions
 from penstock.runtime import launch
 from penstock.runtime.stages import offline, online
 
@@ -135,3 +135,17 @@ def test_rules_are_a_file_that_yaml_reads(capsys: pytest.CaptureFixture[str]) ->
     yaml = pytest.importorskip("yaml")
     main(["monitors", "rules"])
     assert yaml.safe_load(capsys.readouterr().out) == alert_rules()
+
+
+@pytest.mark.parametrize("name", ["PenstockStuck", "PenstockNoCheckpoint"])
+def test_a_run_that_never_gets_there_is_alarmed_about_and_no_run_hides_another_of_its_name(name: str, tmp_path: Path) -> None:
+    """What an alert waits for has no series before it happens first; two namespaces may have runs of one name."""
+    (condition,) = (condition for alert, _, _, condition, _ in ALERTS if alert == name)
+    (monitor,) = monitors_of(run_of("prometheus:0"), folder(tmp_path, "new"))
+    before_any_step = {family.name for family in registry_of(monitor).collect() if family.samples}
+    monitor.ended()
+    waited, begun = METRIC.findall(condition)[:2]
+    assert (waited in before_any_step, begun in before_any_step) == (False, True)
+    assert f") or max by {ONE_RUN} ({begun})" in condition
+    assert {"namespace", "run"} <= set(re.findall(r"\w+", ONE_RUN))
+    assert condition.count(ONE_RUN) == 3

@@ -28,14 +28,23 @@ PANELS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 """Title, unit and metrics of each panel."""
 
-UNFINISHED = "unless on (run) penstock_finished == 1"
+ONE_RUN = "(namespace, instance, run)"
+"""What tells two runs of one name apart; labels that nobody puts on are as good as equal."""
+
+
+def silent(metric: str, seconds: int) -> str:
+    """That what a metric has the time of last happened so long ago, or, if it never did, that the run began so long ago."""
+    last = f"max by {ONE_RUN} (penstock_{metric}) or max by {ONE_RUN} (penstock_begun_timestamp_seconds)"
+    return f"(time() - ({last})) > {seconds} unless on {ONE_RUN} penstock_finished == 1"
+
+
 ALERTS: tuple[tuple[str, str, str, str, str], ...] = (
     ("PenstockStuck", "critical", "0m",
-     f"(time() - max by (run) (penstock_last_step_timestamp_seconds)) > 900 {UNFINISHED}",
+     silent("last_step_timestamp_seconds", 900),
      "no step for 15 minutes: see RUN/logs and penstock timeline RUN for who waits for whom"),
     ("PenstockNoCheckpoint", "warning", "0m",
-     f"(time() - max by (run) (penstock_checkpoint_timestamp_seconds)) > 14400 {UNFINISHED}",
-     "the newest checkpoint is over 4 hours old: lower checkpoint.every"),
+     silent("checkpoint_timestamp_seconds", 14400),
+     "no checkpoint for 4 hours: lower checkpoint.every"),
     ("PenstockFatalSentinel", "critical", "0m", 'time() - penstock_alarm_timestamp_seconds{severity="fatal"} < 900',
      "a sentinel found that training would be wrong; the run's log says what to change"),
     ("PenstockSentinel", "warning", "0m", 'time() - penstock_alarm_timestamp_seconds{severity="warning"} < 900',

@@ -37,10 +37,12 @@ class Prometheus(Monitor):
         self.checkpoint = self._gauge(
             "checkpoint_timestamp_seconds", "When the newest checkpoint was durable, Unix time", "run"
         )
+        self.begun = self._gauge("begun_timestamp_seconds", "When the run was begun or gone on with, Unix time", "run")
         self.finished = self._gauge("finished", "1 once the run is finished", "run")
         labels = ("run", "stage", "sentinel", "severity")
         self.alarms = Counter("penstock_alarms", "Alarms of sentinels", labels, registry=self.registry)
         self.alarmed = self._gauge("alarm_timestamp_seconds", "When a sentinel tripped last, Unix time", *labels)
+        self.begun.labels(run.name).set_to_current_time()
         self.finished.labels(run.name).set(0)
         self._gauge("run_info", "What the run is", *run.facts).labels(**run.facts).set(1)
         host, _, port = (destination or PORT).rpartition(":")
