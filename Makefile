@@ -8,8 +8,7 @@ DEVELOP := $(VENV)/installed-to-develop
 VLLM := .venv-vllm
 VLLM_INSTALLED := $(VLLM)/installed
 VERIFIERS := .venv-verifiers
-# Tests are many and small: processes with one thread each use two cores better than one process with two threads. Slow ones wait
-# for processes of their own a third of the time, so three of them fill two cores.
+# Tests are many and small: processes with one thread each use two cores better than one process with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 # What a run of the tests compiled is there for the next one, which begins 10 s earlier.
 export PYTHONDONTWRITEBYTECODE :=
@@ -78,7 +77,7 @@ test: lint
 
 test-slow: develop
 	$(TIER) slow
-	$(PYTEST) -n 3 --tier slow $(OPTIONS)
+	$(PYTEST) --tier slow $(OPTIONS)
 
 test-learning: develop
 	$(TIER) learning
