@@ -72,7 +72,7 @@ def test_a_run_that_was_given_back_is_free_at_once(claims: Claims, elsewhere: Ca
 def test_a_holder_on_this_machine_is_refused_at_once_by_name(claims: Claims) -> None:
     with closing(Lease(claims).take()), pytest.raises(CheckpointError) as refused:
         Lease(claims).take()
-    assert f"process {os.getpid()} on {lease._machine()['host']}, begun 20" in str(refused.value)
+    assert f"process {os.getpid()} on {lease._machine()['host']} (begun 20" in str(refused.value)
     assert "--take-over" in str(refused.value)
 
 
@@ -112,7 +112,7 @@ def test_a_holder_elsewhere_without_signs_of_life_is_gone_after_the_lease(
     with closing(Lease(claims, say=lambda text: None).take()) as held:
         assert 0.4 <= time.monotonic() - began < 2
         held.check()
-    with pytest.raises(CheckpointError, match=r"on far, begun .* has taken this run over"):
+    with pytest.raises(CheckpointError, match=r"on far \(begun .* has taken this run over"):
         before.check()
 
 
@@ -264,3 +264,39 @@ def test_a_run_that_somebody_holds_is_not_free(claims: Claims) -> None:
     lease.require_free(claims)
     with closing(Lease(claims).take()), pytest.raises(CheckpointError, match="is at work in it"):
         lease.require_free(claims)
+
+
+def test_a_store_that_made_the_claim_and_did_not_say_so_refuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = StoreClaims(Objects(f"file://{tmp_path}/bucket/run"))
+    create = claims.create
+    monkeypatch.setattr(claims, "create", lambda number, content: create(number, content) and False)
+    with closing(Lease(claims).take()) as held:
+        held.check()
+        assert held.number == 1
+
+
+def test_a_store_that_fails_as_the_claim_is_made_leaves_nothing_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = StoreClaims(Objects(f"file://{tmp_path}/bucket/run"))
+
+    def away(number: int, content: bytes) -> bool:
+        raise ConnectionError("reset")
+
+    wanting = Lease(claims)
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "create", away)
+        with pytest.raises(ConnectionError):
+            wanting.take()
+    assert wanting.number == 0
+    with closing(wanting.take()):
+        assert claims.numbers() == [1]
+
+
+def test_without_a_table_of_processes_a_number_that_is_used_again_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_started", lambda process: "there")
+    before = Lease(FolderClaims(tmp_path)).take()
+    before._over.set()
+    before._thread.join()
+    with closing(Lease(FolderClaims(tmp_path), say=lambda text: None).take()) as held:
+        assert held.number == 2

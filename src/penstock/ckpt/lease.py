@@ -167,15 +167,22 @@ class Lease:
             known = self.claims.numbers()
             if known:
                 self._wait_for(known[-1], deadline)
-            self.number = max(known, default=0) + 1
-            if self.claims.create(self.number, self._content()):
+            number = max(known, default=0) + 1
+            if (self.claims.create(number, self._content()) or self._is_own(number)) and max(
+                self.claims.numbers(), default=number
+            ) == number:
                 break
+        self.number = number
         self._confirmed = _now()
         self._thread.start()
         with contextlib.suppress(Exception):  # they count no more
             for old in known:
                 self.claims.remove(old)
         return self
+
+    def _is_own(self, number: int) -> bool:
+        """Whether a claim is this one: a store may have made it, and its answer was lost on the way."""
+        return read_claim(self.claims.read(number)).get("mark") == self._about["mark"]
 
     def check(self) -> None:
         """Raises CheckpointError where another process has taken the run."""
@@ -187,6 +194,14 @@ class Lease:
                 "changed since"
             )
         self._confirmed = _now()
+
+    def is_held(self) -> bool:
+        """Whether :meth:`check` passes now."""
+        try:
+            self.check()
+        except (CheckpointError, OSError):
+            return False
+        return True
 
     def look(self) -> None:
         """:meth:`check` where there is a reason to: another claim was seen, or this process was stopped for a while."""
@@ -223,20 +238,26 @@ class Lease:
 
     def _wait_for(self, number: int, deadline: float) -> None:
         """Until a claim's holder is gone, or the claim is not the last any more. Raises CheckpointError where it lives."""
-        content, began, heard, silent = self.claims.read(number), time.monotonic(), False, True
+        content, heard, silent = self.claims.read(number), False, True
+        began = read = time.monotonic()
         while self.claims.numbers()[-1:] == [number]:
-            about, now = read_claim(content), time.monotonic()
+            about = read_claim(content)
             there = is_there(about)
-            if about.get("ended") or there is False or (not there and now - began >= LEASE):
+            if about.get("ended") or there is False or (not there and read - began >= LEASE):
                 return
-            if (there or heard) and now >= deadline:
+            if (there or heard) and time.monotonic() >= deadline:
                 raise CheckpointError(f"{self.claims.place}: {described(about)} is at work in it; end that process{self._or}")
             if silent:
                 self._say(f"{self.claims.place}: {described(about)} has not said that it ended; waiting to see if it lives")
             silent = False
             time.sleep(ASKING)
-            if (found := self.claims.read(number)) != content:
-                content, began, heard = found, time.monotonic(), True
+            found, before, read = self.claims.read(number), read, time.monotonic()
+            if found != content:
+                content, began, heard = found, read, True
+            elif (
+                read - before > LEASE / 2
+            ):  # this process stood still, or the store did: what the holder did meanwhile is unknown
+                began = read
 
 
 def free(claims: Claims) -> str:
@@ -288,7 +309,7 @@ def read_claim(content: bytes) -> dict[str, Any]:
 def described(about: dict[str, Any]) -> str:
     """A holder by name: its process, host and start, by its own clock."""
     since = about.get("begun", about.get("time"))
-    begun = f", begun {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC by its clock," if since else ""
+    begun = f" (begun {datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M} UTC by its clock)" if since else ""
     return f"process {about.get('process', '?')} on {about.get('host', 'a machine that it does not name')}{begun}"
 
 
@@ -303,7 +324,10 @@ def is_there(about: dict[str, Any]) -> bool | None:
     here = _machine()
     if {name: about.get(name) for name in here} != here:
         return None
-    return bool(about["started"]) and _started(about["process"]) == about["started"]
+    started = _started(about["process"])
+    if started == about["started"] == "there":  # without /proc another process may have the number by now
+        return None
+    return bool(about["started"]) and started == about["started"]
 
 
 def _machine() -> dict[str, str]:

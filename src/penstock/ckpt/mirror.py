@@ -75,6 +75,8 @@ class Mirror:
         self.objects = Objects(f"{store.rstrip('/')}/{folder.name}")
         self.folder, self.keep, self.models = folder, keep, models
         self.lease = Lease(StoreClaims(self.objects), say=lambda text: self.report("store waits", reason=text))
+        self._claimed = False
+        """Whether the run is held in the store, and what is there is known."""
         self._entries: dict[str, Entry] = {}
         self._uploaded: dict[str, bytes] = {}
         """Manifests in the store by folder."""
@@ -166,8 +168,9 @@ class Mirror:
 
     def _upload(self) -> None:
         """Send what is new, until nothing is."""
-        if not self.lease.number:
+        if not self._claimed:
             self._claim()
+            self._claimed = True
         self.lease.check()
         while True:
             summary = self._send_models()
@@ -291,7 +294,8 @@ class Mirror:
                     f"{self.objects.url}: another run of this name is in the store; go on with it by penstock train --resume "
                     f"{self.objects.url}, or choose another --name"
                 ) from None
-        self.lease.take()
+        if not self.lease.number:
+            self.lease.take()
         self._learn(self.objects.sizes())
 
     def _learn(self, names: Mapping[str, int]) -> None:

@@ -85,8 +85,12 @@ class RunFolder:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # samples, and what people said
             lease = self.hold()
-            self.require_free()
-            write_json(self.spec, plain(run))
+            try:
+                self.require_free()
+                write_json(self.spec, plain(run))
+            except BaseException:
+                lease.close()
+                raise
         except OSError as error:
             self.undo()
             raise CheckpointError(

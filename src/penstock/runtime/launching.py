@@ -171,8 +171,7 @@ def launch(
         stop = held.enter_context(StopSignal(elsewhere=apart))
         if run.runtime != "local":
             run = held.enter_context(travelling(run, folder))
-        if resume:
-            _bring(run, target, deliveries, take_over)
+        _bring(run, target, deliveries, base if take_over else None) if resume else target.require_free()
         made = pinned(run, base, target.read() if resume else None)
         try:
             carry_out: Callable[[bool], Mapping[str, Any]]
@@ -192,14 +191,18 @@ def launch(
             raise KeyboardInterrupt(f"stopped; {target.way_on}") from None
 
 
-def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], take_over: bool) -> None:
+def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], taking: Path | None) -> None:
     """A run that goes on is in its folder, as far as it came anywhere: taken from its holder, and brought from its store."""
     url, claims = f"{run.checkpoint.store.rstrip('/')}/{target.path.name}", list[Claims]([target.claims])
     if run.checkpoint.store:
         claims.append(StoreClaims(Objects(url)))
-    for place in claims if take_over else ():
+    if taking is not None and target.spec.exists():  # nobody is ended for what is refused then
+        target.require_same(pinned(run, taking, target.read()))
+    for place in claims if taking is not None else ():
         if holder := free(place):
             print(f"penstock: {place.place}: taken over from {holder}; it writes no more", file=sys.stderr, flush=True)
+    if target.spec.exists():
+        require_free(target.claims)  # before any process of the run is started
     if run.checkpoint.store:
         from penstock.ckpt.fetch import catch_up, fetch_run
 

@@ -173,7 +173,7 @@ class Session:
         except OSError as error:
             raise CheckpointError(f"{self.folder.path}: {error}") from error
         finally:
-            if not resume and not self.begun:
+            if not resume and not self.begun and self.lease.is_held():
                 self.folder.undo()
             self.lease.close()
 

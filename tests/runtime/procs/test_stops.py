@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-from runs import Start, Undisturbed
+import pytest
+from runs import ENVIRONMENT, PLAIN, RECIPES, Start, Undisturbed
 
 ROLES = ("generator-0", "reward-0", "learner", "supervisor")
 
@@ -31,3 +35,23 @@ def test_a_role_that_never_moves_again_is_replaced(start: Start, undisturbed: Un
         run.signal(name, signal.SIGSTOP)
         run.until(lambda name=name: any(note["role"] == name for note in run.notes("role silent")), what="replacement")
     run.assert_ends(undisturbed(*words), 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--resume", "runs/run"), "is at work in it"),
+        ((f"{RECIPES}:letters", "--name", "run", "--runtime", "procs"), "runs/run: a run is there already"),
+    ],
+    ids=["resume", "the same name"],
+)
+def test_a_command_that_is_refused_leaves_the_run_in_peace(
+    words: tuple[str, ...], said: str, start: Start, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    """It starts no process, and takes nothing of what the run's processes share."""
+    run = start("letters", "--steps", "12", "--delay", "0.3")
+    run.until_step(2)
+    command = [sys.executable, "-c", PLAIN, "train", *words]
+    refused = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
+    assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+    run.assert_ends(undisturbed("letters", "--steps", "12"), 12)
