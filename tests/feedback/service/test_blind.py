@@ -26,7 +26,7 @@ def secretive(number, **fields):
     """A task whose every hidden field holds a mark that is found wherever it slips out."""
     responses = tuple(
         Response(
-            f"answer {side} {number}", tokens=(900001, 900002), logp=(-0.123456,), run="HIDDEN-run", stage="HIDDEN-stage",
+            f"answer {side} {number}", tokens=(2090000111, 2090000222), logp=(-0.123456,), run="HIDDEN-run", stage="HIDDEN-stage",
             version=987654, sampling={"HIDDEN-temperature": 0.77777}, source="HIDDEN-model",
         )
         for side in "ab"
@@ -35,7 +35,7 @@ def secretive(number, **fields):
     return Task(**{"item": item, "overlap": 3, "strategy": "HIDDEN-strategy", "round": "HIDDEN-round", **fields})
 
 
-MARKS = ("HIDDEN", "90000", "0.123456", "987654", "0.77777")
+MARKS = ("HIDDEN", "2090000", "0.123456", "987654", "0.77777")
 
 
 @pytest.fixture(scope="module")
