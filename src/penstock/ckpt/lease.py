@@ -278,10 +278,11 @@ def free(claims: Claims) -> str:
     return described(about)
 
 
-def require_free(claims: Claims) -> None:
-    """Wait until no process holds the run, where these claims can be read. Raises CheckpointError where one does."""
+def require_free(claims: Claims, patience: float = 0.0) -> None:
+    """Wait until no process holds the run, where these claims can be read. Raises CheckpointError where one does, and still
+    does after ``patience`` seconds."""
     try:
-        Lease(claims).take().close()
+        Lease(claims, patience).take().close()
     except CheckpointError:
         raise
     except Exception:  # every store has errors of its own for being away; who writes asks again

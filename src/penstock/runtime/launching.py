@@ -202,7 +202,8 @@ def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], taking: P
         if holder := free(place):
             print(f"penstock: {place.place}: taken over from {holder}; it writes no more", file=sys.stderr, flush=True)
     if target.spec.exists():
-        require_free(target.claims)  # before any process of the run is started
+        # Before any process of the run is started; a learner whose supervisor was killed ends within seconds.
+        require_free(target.claims, patience=15.0 if run.runtime != "local" else 0.0)
     if run.checkpoint.store:
         from penstock.ckpt.fetch import catch_up, fetch_run
 

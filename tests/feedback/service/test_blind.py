@@ -26,8 +26,8 @@ def secretive(number, **fields):
     """A task whose every hidden field holds a mark that is found wherever it slips out."""
     responses = tuple(
         Response(
-            f"answer {side} {number}", tokens=(2090000111, 2090000222), logp=(-0.123456,), run="HIDDEN-run", stage="HIDDEN-stage",
-            version=987654, sampling={"HIDDEN-temperature": 0.77777}, source="HIDDEN-model",
+            f"answer {side} {number}", tokens=(2090000111, 2090000222), logp=(-0.123456,), run="HIDDEN-run",
+            stage="HIDDEN-stage", version=987654, sampling={"HIDDEN-temperature": 0.77777}, source="HIDDEN-model",
         )
         for side in "ab"
     )  # fmt: skip

@@ -49,7 +49,7 @@ def test_a_command_that_is_refused_leaves_the_run_in_peace(
     words: tuple[str, ...], said: str, start: Start, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
     """It starts no process, and takes nothing of what the run's processes share."""
-    run = start("letters", "--steps", "12", "--delay", "0.3")
+    run = start("letters", "--steps", "12", "--hold", "20")
     run.until_step(2)
     command = [sys.executable, "-c", PLAIN, "train", *words]
     refused = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False)
