@@ -300,3 +300,18 @@ def test_without_a_table_of_processes_a_number_that_is_used_again_blocks_nobody(
     before._thread.join()
     with closing(Lease(FolderClaims(tmp_path), say=lambda text: None).take()) as held:
         assert held.number == 2
+
+
+def test_of_two_that_hold_one_number_the_first_writes_no_more_and_ends_nothing(claims: Claims) -> None:
+    """Claims that somebody removed by hand while the run was held."""
+    first = Lease(claims).take()
+    first._over.set()
+    first._thread.join()
+    claims.remove(1)
+    with closing(Lease(claims).take()) as second:
+        assert second.number == 1
+        with pytest.raises(CheckpointError, match="has taken this run over"):
+            first.check()
+        first.close()
+        second.check()
+        assert "ended" not in said(second)

@@ -187,8 +187,8 @@ class Lease:
     def check(self) -> None:
         """Raises CheckpointError where another process has taken the run."""
         newest = max(self.claims.numbers(), default=self.number)
-        if newest > self.number:
-            about = read_claim(self.claims.read(newest))
+        about = read_claim(self.claims.read(newest))
+        if newest > self.number or about.get("mark", self._about["mark"]) != self._about["mark"]:
             raise CheckpointError(
                 f"{self.claims.place}: {described(about)} has taken this run over, so this process writes no more; nothing was "
                 "changed since"
@@ -218,7 +218,7 @@ class Lease:
             self._thread.join(self.claims.beat)
         if self.number:
             with contextlib.suppress(Exception):  # a store that is away: who comes next waits a little longer
-                if self.number in self.claims.numbers():
+                if self._is_own(self.number):
                     self.claims.write(self.number, self._content(ended=True))
 
     def _content(self, **more: Any) -> bytes:
