@@ -101,9 +101,11 @@ def catch_up(url: str, folder: Path) -> str:
 
 def _is_ahead(names: Mapping[str, int], folder: Path) -> bool:
     """Whether the newest checkpoint among a store's objects is of a later step than the folder's."""
-    nothing, here = Position(-1, "", -1), [path.name for path in folder.glob("checkpoints/stage-*")]
-    newest, local = (max((Position.of(name) or nothing).order for name in (*some, "")) for some in (committed(names), here))
-    return newest > local
+
+    def newest(checkpoints: Iterable[str]) -> tuple[int, int]:
+        return max((position.order for position in map(Position.of, checkpoints) if position), default=(-1, -1))
+
+    return newest(committed(names)) > newest(path.name for path in folder.glob("checkpoints/stage-*"))
 
 
 def _fetch_folder(objects: Objects, names: Iterable[str], under: str, folder: Path) -> str | None:
