@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -222,3 +224,13 @@ def test_or_resume_goes_on_with_the_run_of_a_name_and_begins_it_where_there_is_n
     assert penstock(*words[:3], "again", "--sft.steps", "1", "--grpo.steps", "1", "--or-resume").code == 0
     assert Path("runs/again/model").is_dir()
     penstock(*words[:2], "--or-resume").assert_refused("--or-resume", "add --name NAME")
+
+
+def test_a_disk_that_is_full_for_the_log_says_how_much_is_left(penstock: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("penstock.core.events.EventLog.metrics", full)
+    penstock("train", f"{RECIPES}:tiny", "--name", "run").assert_refused(
+        "runs/run: No space left on device: ", " bytes free; make room", "penstock train --resume runs/run"
+    )

@@ -106,3 +106,9 @@ def test_a_summary_has_middle_interval_and_ends():
 def test_results_that_are_none_are_refused(values):
     with pytest.raises(ValueError, match="finite"):
         summary(values)
+
+
+def test_one_result_has_no_interval():
+    assert summary((0.5,)).interval is None
+    assert compare((0.5,), (0.1, 0.2, 0.3)).interval is None
+    assert compare((0.5, 0.6), (0.1, 0.2, 0.3)).interval is not None

@@ -26,14 +26,13 @@ from penstock.ckpt.entries import Entry, Loaded, Pending, Position, kept
 from penstock.ckpt.lease import Lease
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError
-from penstock.core.files import lock, write_json
+from penstock.core.files import FULL, lock, write_json
 
 LOCK_SECONDS = 600.0
 """How long an operation waits for another process's operation on the same folder."""
 
 _TEMPORARY, _REPLACED, QUARANTINE, _LOCK = ".writing-", ".replaced-", "quarantine", ".lock"
 SCORES = "scores.json"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Report = Callable[..., None]
 """``report(what, **fields)`` hears ``checkpoint`` or ``checkpoint quarantined``."""
@@ -221,7 +220,7 @@ class CheckpointStore:
             shutil.rmtree(aside)
 
     def _write_error(self, position: Position, error: OSError, needed: int) -> CheckpointError:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             return CheckpointError(f"{self.folder}: cannot write {position.name}: {error}; older checkpoints are untouched")
         free = shutil.disk_usage(self.folder).free
         return CheckpointError(

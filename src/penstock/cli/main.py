@@ -6,8 +6,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from penstock.core.errors import PenstockError
+from penstock.core.files import FULL, cause
 
 ABOUT = """Reinforcement learning from human and verifiable feedback on language models.
 
@@ -52,7 +54,8 @@ def guarded(command: Callable[[], int], alone: bool = False) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        full = cause(error, Path(error.filename or ".").absolute().parent) if error.errno in FULL else ""
+        return refuse(full or (f"{error.filename}: {error.strerror}" if error.filename else str(error)))
     except KeyboardInterrupt as stopped:
         if alone:  # Python would show what a signal left half made, such as an event loop without its fields
             sys.unraisablehook = lambda _: None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import io
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of errors by which a file system says that it takes no more."""
 LONGEST_LINE = 64 << 20
 """Characters of a log's line."""
 LAST_WORDS = 4000
@@ -29,20 +34,41 @@ def json_lines(path: Path) -> Iterator[Any]:
                 yield json.loads(line)
 
 
-def append_to(path: Path) -> BinaryIO:
-    """A log to append to, unbuffered, so that what is written at once is there at once. A last line that a kill or a full disk
-    cut short ends here.
+class Log(io.FileIO):
+    """A file without a buffer, so that what is written at once is there at once."""
+
+    def write(self, data: Any) -> int:
+        """Write all of it: a disk that is nearly full takes a part, and says so only next time. Raises OSError."""
+        left = memoryview(data)
+        while left:
+            left = left[super().write(left) :]
+        return len(data)
+
+
+def append_to(path: Path) -> Log:
+    """A log to append to. A last line that a kill or a full disk cut short ends here.
 
     Raises:
         OSError: it cannot be opened or written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    log = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller's to close
+    log = Log(path, "a+")
     if log.seek(0, os.SEEK_END):
         log.seek(-1, os.SEEK_END)
         if log.read(1) != b"\n":
             log.write(b"\n")
     return log
+
+
+def cause(error: OSError, folder: Path) -> str:
+    """What a file system's error says, and for a full one how much is left of it, and what would do."""
+    if error.errno not in FULL:
+        return str(error)
+    with contextlib.suppress(OSError):
+        disk = shutil.disk_usage(folder)
+        named = f"cannot write {error.filename}: " if error.filename else ""
+        return f"{named}{error.strerror}: {disk.free:,} of {disk.total:,} bytes free; make room, or raise the quota"
+    return str(error)
 
 
 @contextlib.contextmanager

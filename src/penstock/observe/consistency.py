@@ -28,11 +28,12 @@ Verdict = Literal["better", "worse", "undecided", "too few seeds"]
 
 @dataclass(frozen=True)
 class Summary:
-    """One family: results in number, their interquartile mean with its 95% interval, lowest and highest."""
+    """One family: results in number, their interquartile mean with its 95% interval (None of one result, from which nothing
+    can be drawn anew), lowest and highest."""
 
     count: int
     middle: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     lowest: float
     highest: float
 
@@ -41,13 +42,13 @@ class Summary:
 class Comparison:
     """A first family against a second one.
 
-    ``difference``: of the interquartile means, first less second, with its 95% interval; ``chance`` that a run of the first is
-    above a run of the second (a tie counts half); ``p_value`` of the permutation test, corrected for how many pairs of
-    families were compared.
+    ``difference``: of the interquartile means, first less second, with its 95% interval (None where a family has one result);
+    ``chance`` that a run of the first is above a run of the second (a tie counts half); ``p_value`` of the permutation test,
+    corrected for how many pairs of families were compared.
     """
 
     difference: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None
     chance: float
     p_value: float
     verdict: Verdict
@@ -77,8 +78,9 @@ def interval_of(statistic_R: Floats) -> tuple[float, float]:
 def summary(values: Sequence[float], seed: int = 0) -> Summary:
     """What the results of one family are. Raises ValueError where there is none, or one that is not finite."""
     value_N = _checked(values)
-    middle = float(interquartile_mean(value_N))
-    return Summary(len(value_N), middle, interval_of(resampled(value_N, seed)), float(value_N.min()), float(value_N.max()))
+    middle, lowest, highest = float(interquartile_mean(value_N)), float(value_N.min()), float(value_N.max())
+    interval = interval_of(resampled(value_N, seed)) if len(value_N) > 1 else None
+    return Summary(len(value_N), middle, interval, lowest, highest)
 
 
 def compare(first: Sequence[float], second: Sequence[float], pairs: int = 1, seed: int = 0) -> Comparison:
@@ -93,7 +95,8 @@ def compare(first: Sequence[float], second: Sequence[float], pairs: int = 1, see
     """
     value_N, value_M = _checked(first), _checked(second)
     difference = float(interquartile_mean(value_N) - interquartile_mean(value_M))
-    interval = interval_of(resampled(value_N, seed) - resampled(value_M, seed + 1))
+    several = min(len(value_N), len(value_M)) > 1
+    interval = interval_of(resampled(value_N, seed) - resampled(value_M, seed + 1)) if several else None
     above_NM = np.sign(value_N[:, None] - value_M)
     p_value = min(1.0, pairs * permutation_test(value_N, value_M, seed))
     mean = float(value_N.mean() - value_M.mean())  # what the test compares

@@ -23,7 +23,7 @@ from penstock.config.stage import Stage
 from penstock.core.contracts import State
 from penstock.core.errors import CheckpointError, PenstockError, RanksLost, blame, reworded
 from penstock.core.events import Event, EventLog
-from penstock.core.files import write_json
+from penstock.core.files import cause, write_json
 from penstock.core.sentinels import Alarm, SentinelError
 from penstock.core.spans import Recorder
 from penstock.core.types import Group, Metrics
@@ -171,7 +171,7 @@ class Session:
             with contextlib.closing(log) as self.log, saver as self.saver, contextlib.closing(self.recorder):
                 yield
         except OSError as error:
-            raise CheckpointError(f"{self.folder.path}: {error}") from error
+            raise CheckpointError(f"{self.folder.path}: {cause(error, self.folder.path)}") from error
         finally:
             if not resume and not self.begun and self.lease.is_held():
                 self.folder.undo()

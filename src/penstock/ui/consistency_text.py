@@ -125,9 +125,9 @@ def _summaries(families: Sequence[Family], step: int, metric: str) -> list[str]:
     rows = [("", "seeds", "interquartile mean", "95% interval", "lowest", "highest")]
     for family in families:
         found = summary(family.at(step))
-        low, high = (value_of(metric, value) for value in found.interval)
+        interval = " to ".join(value_of(metric, value) for value in found.interval) if found.interval else "none of one seed"
         middle, lowest, highest = (value_of(metric, value) for value in (found.middle, found.lowest, found.highest))
-        rows.append((family.letter, str(found.count), middle, f"{low} to {high}", lowest, highest))
+        rows.append((family.letter, str(found.count), middle, interval, lowest, highest))
     return _table(rows)
 
 
@@ -172,8 +172,9 @@ def _claim(first: str, second: str, found: Comparison, pairs: int) -> str:
 
 
 def _numbers(first: str, second: str, found: Comparison, sign: float) -> str:
-    low, high = sorted(sign * value for value in found.interval)
-    apart = f"{first} − {second} = {text_of(sign * found.difference)} ({text_of(low)} to {text_of(high)})"
+    apart = f"{first} − {second} = {text_of(sign * found.difference)}"
+    if found.interval:
+        apart += f" ({' to '.join(text_of(value) for value in sorted(sign * value for value in found.interval))})"
     return f"{apart}, p = {found.p_value:.2g}; a run of {first} beats one of {second} in {found.chance:.0%} of the pairs"
 
 
