@@ -12,7 +12,8 @@ from typing import Any
 from penstock.config.run import Run
 from penstock.config.spec import plain, require
 from penstock.data.resolve import LOCAL
-from penstock.deploy.options import LONGEST_NAME, Layout, Options, layout, require_kubernetes_name
+from penstock.deploy.options import LONGEST_NAME, Options, require_kubernetes_name
+from penstock.deploy.packing import Layout, layout
 
 HOME = "/penstock"
 """Where pods have the runs' volume. Paths of the run's spec are below it."""
@@ -81,7 +82,7 @@ class Job:
     def start_ray(self, port: int | str, head: str = "") -> str:
         """The shell command that starts the head of the run's Ray cluster, or, given the head's host, a node that joins it."""
         where = f"--address={head}:{port} --block" if head else f"--head --port={port} --include-dashboard=false"
-        return f"ray start {where} --num-cpus={self.options.cpus} --num-gpus={self.layout.gpus} --disable-usage-stats"
+        return f"ray start {where} --num-cpus={self.layout.cpus} --num-gpus={self.layout.gpus} --disable-usage-stats"
 
 
 def texts(value: Any) -> list[str]:

@@ -101,7 +101,7 @@ def size(job: Job) -> dict[str, str]:
     """What every pod that is a node asks for."""
     gpus = {"nvidia.com/gpu": str(job.layout.gpus)} if job.layout.gpus else {}
     rdma = {job.options.rdma: "1"} if job.options.rdma else {}
-    return {"cpu": str(job.options.cpus), "memory": job.options.memory, **gpus, **rdma}
+    return {"cpu": str(job.layout.cpus), "memory": job.options.memory, **gpus, **rdma}
 
 
 def queue(options: Options) -> dict[str, str]:

@@ -1,25 +1,27 @@
-"""What a cluster must be asked for, and how many nodes a run takes."""
+"""What a cluster is asked for."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from penstock.config.spec import require
-
-if TYPE_CHECKING:
-    from penstock.config.run import Run
 
 Target = Literal["rayjob", "trainjob", "jobset", "slurm"]
 Gang = Literal["none", "kueue", "volcano"]
 
-USUAL_GPUS = 8
-"""GPUs of a node, unless it is said how many it has."""
 LONGEST_NAME = 40
 """Characters of a name to which Kubernetes adds its own for pods and services, 63 in all."""
-QUANTITY = re.compile(r"[1-9]\d*(Ki|Mi|Gi|Ti|M|G|T)")
+QUANTITY = re.compile(r"([1-9]\d*)(Ki|Mi|Gi|Ti|M|G|T)")
+IMAGE = re.compile(r"[a-z0-9][\w.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*(:\w[\w.-]*)?(@sha256:[0-9a-f]{64})?")
+QUALIFIED = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+"""A label or a resource, as Kubernetes names them."""
 SECRETIVE = re.compile(r"token|secret|password|credential|(?<![a-z])key(?![a-z])|[a-z]_key", re.IGNORECASE)
+SECRET = re.compile(
+    r"://[^/@\s]*:[^/@\s]+@|\b(AKIA|ASIA)[A-Z0-9]{12,}|\b(hf|gh[pousr]|glpat|xox[abp]|sk|rk)[-_][\w-]{16,}|-----BEGIN "
+)
+"""What keys and passwords of well-known services look like, whatever the variable is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +36,8 @@ class Options:
     """Nodes, each one pod (0: as many as the run's placement needs)."""
     gpus: int = 0
     """GPUs of a node (0: what the run takes with --device cuda, at most 8)."""
-    cpus: int = 8
-    """Cores of a node."""
+    cpus: int = 0
+    """Cores of a node (0: what the processes on it take, at least 8)."""
     memory: str = "32Gi"
     """Memory of a node, with what is in /dev/shm."""
     shm: str = "8Gi"
@@ -66,21 +68,32 @@ class Options:
     """Seconds after which a finished job is deleted from Kubernetes; runs stay."""
 
     def __post_init__(self) -> None:
-        for name, least in (("nodes", 0), ("gpus", 0), ("cpus", 1), ("grace", 30), ("retries", 0), ("ttl", 0)):
+        for name, least in (("nodes", 0), ("gpus", 0), ("cpus", 0), ("grace", 30), ("retries", 0), ("ttl", 0)):
             require(getattr(self, name) >= least, f"--{name} {getattr(self, name)}; at least {least}")
         for name in ("memory", "shm", "claim_size"):
             text = getattr(self, name)
             good = not text or QUANTITY.fullmatch(text)
             require(bool(good), f'--{name.replace("_", "-")} {text} is no size; write one such as "32Gi"')
+        require(
+            _bytes(self.shm) <= _bytes(self.memory),
+            f"--shm {self.shm} is above --memory {self.memory}, which it is a part of; raise --memory",
+        )
+        for name, form, like in (
+            ("image", IMAGE, "registry.example/penstock:0.1.0"),
+            ("topology", QUALIFIED, "topology.kubernetes.io/rack"),
+            ("rdma", QUALIFIED, "rdma/ib"),
+        ):
+            text = getattr(self, name)
+            require(not text or form.fullmatch(text) is not None, f'--{name} "{text}" is none; write one such as {like}')
         require(not self.claim_size or bool(self.claim), "--claim-size is the size of a claim; add --claim NAME")
         require((self.gang == "none") == (not self.queue), "--gang and --queue go together: --gang kueue --queue NAME")
-        for name in ("namespace", "claim", "secret"):
+        for name in ("namespace", "claim", "secret", "queue"):
             require_kubernetes_name(f"--{name}", getattr(self, name))
         for pair in self.env:
-            name, equals, _ = pair.partition("=")
+            name, equals, value = pair.partition("=")
             require(bool(equals and name.isidentifier()), f"--env {pair}: write NAME=VALUE")
             require(
-                not SECRETIVE.search(name),
+                not SECRETIVE.search(name) and not SECRET.search(value),
                 f"--env {name}=… would print a secret into the manifest; put it into a Secret and name that: --secret NAME",
             )
 
@@ -89,74 +102,15 @@ class Options:
         require(bool(getattr(self, flag)), f"--{flag} is missing: {why}")
 
 
+def _bytes(text: str) -> int:
+    """A size in bytes."""
+    found = QUANTITY.fullmatch(text)
+    assert found is not None
+    binary = found[2].endswith("i")
+    return int(found[1]) * (1024 if binary else 1000) ** (" KMGT".index(found[2][0]))
+
+
 def require_kubernetes_name(what: str, name: str) -> None:
     """Refuse a name that Kubernetes would. Raises SpecError."""
     fits = not name or re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
     require(bool(fits), f'{what} "{name}": Kubernetes takes small letters, digits and dashes, beginning with a letter')
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Nodes of a run, all alike, and the GPUs of each."""
-
-    nodes: int
-    gpus: int
-
-
-def layout(run: Run, options: Options) -> Layout:
-    """How many nodes a run takes.
-
-    Raises:
-        SpecError: it does not fit on the nodes that were asked for; says what does.
-    """
-    from penstock.config.roles import most_ranks, processes, roles
-
-    require(
-        run.device == "cuda" or not options.gpus,
-        f'--gpus {options.gpus} would be left alone: device="{run.device}" takes no GPU in a cluster; add --device cuda',
-    )
-    if run.runtime != "ray":
-        require(
-            options.nodes <= 1,
-            f'--nodes {options.nodes}: runtime="{run.runtime}" lives on one node; add --runtime ray, or leave --nodes out',
-        )
-        taken = float(most_ranks(run))
-        if run.runtime == "procs":
-            taken = sum(roles()[role].gpus(run) for role, _ in processes(run))
-        needed = int(-(-taken // 1)) if run.device == "cuda" else 0
-        require(
-            not options.gpus or options.gpus >= most_ranks(run),
-            f"--gpus {options.gpus}: the learner has {most_ranks(run)} ranks; give the node as many GPUs",
-        )
-        return Layout(1, options.gpus or needed)
-    return _packed(run, options)
-
-
-def _packed(run: Run, options: Options) -> Layout:
-    """The placement's bundles on nodes that are alike: the largest first, each on the first node with room."""
-    totals = [bundle.total for bundle in run.roles.placement.bundles(run).bundles]
-    custom = sorted({name for total in totals for name in total} - {"CPU", "GPU"})
-    require(
-        not custom,
-        f"the placement asks for nodes with {', '.join(custom)}, and the printed ones have none; leave [role] custom out",
-    )
-    needed = [(total.get("GPU", 0.0), total.get("CPU", 0.0)) for total in totals]
-    gpus = options.gpus or min(USUAL_GPUS, int(-(-sum(gpu for gpu, _ in needed) // 1)))
-    free: list[list[float]] = []
-    for gpu, cpu in sorted(needed, reverse=True):
-        require(
-            gpu <= gpus,
-            f"{gpu:g} GPUs of one node are needed, and a node has {gpus}; give it more with --gpus {gpu:g}, fewer ranks, or a "
-            "--placement file with [rank], which places each rank by itself",
-        )
-        require(cpu <= options.cpus, f"{cpu:g} cores of one node are needed, and a node has {options.cpus}; add --cpus {cpu:g}")
-        room = next((node for node in free if node[0] >= gpu and node[1] >= cpu), None)
-        if room is None:
-            free.append(room := [float(gpus), float(options.cpus)])
-        room[0] -= gpu
-        room[1] -= cpu
-    require(
-        not options.nodes or options.nodes >= len(free),
-        f"--nodes {options.nodes}: the placement needs {len(free)} nodes of {gpus} GPUs and {options.cpus} cores each",
-    )
-    return Layout(options.nodes or len(free), gpus)

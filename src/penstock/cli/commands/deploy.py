@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -36,10 +37,13 @@ class Deploy(Placeable):
         if self.target is None:
             raise SpecError("--target is missing: rayjob, trainjob, jobset or slurm")
         from penstock.deploy.manifests import apply, render
+        from penstock.deploy.packing import layout
 
         made = self.made()
         made = replace(made, name=self.name or made.name.replace("_", "-"))
         text = render(made, self.target, self.options)
+        for line in layout(made, self.options).lines():  # next to what is printed, for the eyes of who sends it off
+            print(f"penstock: {line}", file=sys.stderr)
         if self.apply:
             return apply(text, self.target)
         print(text, end="")
