@@ -174,7 +174,7 @@ def test_a_pod_has_what_it_computes_with_and_no_rights(target: str) -> None:
         spec, (container,) = pod["spec"], pod["spec"]["containers"]
         volumes = {volume["name"]: volume for volume in spec["volumes"]}
         assert container["resources"]["limits"] == {"cpu": "16", "memory": "32Gi", "nvidia.com/gpu": "8"}
-        assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
+        assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8192Mi"}
         assert volumes["runs"]["persistentVolumeClaim"] == {"claimName": "runs"}
         assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]
         assert {"name": "NCCL_SOCKET_IFNAME", "value": "eth0"} in container["env"]

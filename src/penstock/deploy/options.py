@@ -40,8 +40,8 @@ class Options:
     """Cores of a node (0: what the processes on it take, at least 8)."""
     memory: str = "32Gi"
     """Memory of a node, with what is in /dev/shm."""
-    shm: str = "8Gi"
-    """Size of /dev/shm, which NCCL and weights in shared memory use."""
+    shm: str = ""
+    """Size of /dev/shm, which NCCL and weights in shared memory use (default: a quarter of the memory, at most 8Gi)."""
     claim: str = ""
     """PersistentVolumeClaim for runs and caches, mounted at /penstock; on several nodes one that all can write."""
     claim_size: str = ""
@@ -72,10 +72,10 @@ class Options:
             require(getattr(self, name) >= least, f"--{name} {getattr(self, name)}; at least {least}")
         for name in ("memory", "shm", "claim_size"):
             text = getattr(self, name)
-            good = not text or QUANTITY.fullmatch(text)
+            good = (not text and name != "memory") or QUANTITY.fullmatch(text)
             require(bool(good), f'--{name.replace("_", "-")} {text} is no size; write one such as "32Gi"')
         require(
-            _bytes(self.shm) <= _bytes(self.memory),
+            not self.shm or _bytes(self.shm) <= _bytes(self.memory),
             f"--shm {self.shm} is above --memory {self.memory}, which it is a part of; raise --memory",
         )
         for name, form, like in (
@@ -96,6 +96,11 @@ class Options:
                 not SECRETIVE.search(name) and not SECRET.search(value),
                 f"--env {name}=… would print a secret into the manifest; put it into a Secret and name that: --secret NAME",
             )
+
+    @property
+    def shared_memory(self) -> str:
+        """The size of /dev/shm."""
+        return self.shm or f"{min(8 * 1024, _bytes(self.memory) // 4 // 1024**2)}Mi"
 
     def need(self, flag: str, why: str) -> None:
         """Refuse a missing option. Raises SpecError."""

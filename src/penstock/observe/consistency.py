@@ -29,7 +29,7 @@ Verdict = Literal["better", "worse", "undecided", "too few seeds"]
 @dataclass(frozen=True)
 class Summary:
     """One family: results in number, their interquartile mean with its 95% interval (None of one result, from which nothing
-    can be drawn anew), lowest and highest."""
+    can be resampled), lowest and highest."""
 
     count: int
     middle: float

@@ -102,3 +102,8 @@ def test_wrong_values_are_refused(given: dict[str, object], said: str) -> None:
 )
 def test_images_as_registries_name_them_are_taken(image: str) -> None:
     assert Options(image=image).image == image
+
+
+@pytest.mark.parametrize(("memory", "shared"), [("32Gi", "8192Mi"), ("2G", "476Mi"), ("512Gi", "8192Mi")])
+def test_shared_memory_is_a_part_of_the_memory_where_nothing_is_said(memory: str, shared: str) -> None:
+    assert Options(memory=memory).shared_memory == shared
