@@ -170,6 +170,30 @@ def test_a_process_whose_run_was_taken_writes_no_checkpoint(tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "checkpoints").glob("*stage*")] == ["stage-00-s-step-000001"]
 
 
+def test_a_process_whose_run_was_taken_leaves_the_scores_of_its_new_holder(tmp_path: Path) -> None:
+    with closing(Lease(FolderClaims(tmp_path)).take()) as held:
+        store = CheckpointStore(tmp_path / "checkpoints", lease=held)
+        store.save(Position(0, "s", 1), STATES)
+        store.rate(Position(0, "s", 1), 0.5)
+        free(held.claims)
+        with pytest.raises(CheckpointError, match="has taken this run over"):
+            store.rate(Position(0, "s", 1), 0.25)
+        with pytest.raises(CheckpointError, match="has taken this run over"):
+            store.save(Position(0, "s", 1), STATES)
+    assert [entry.score for entry in CheckpointStore(tmp_path / "checkpoints").entries()] == [0.5]
+
+
+def test_a_holder_that_does_not_see_new_names_yet_sees_in_its_own_claim_who_took_the_run(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shared file system keeps a folder's names for up to a minute."""
+    with closing(Lease(claims).take()) as held:
+        free(claims)
+        monkeypatch.setattr(type(claims), "numbers", lambda self: [held.number])
+        with pytest.raises(CheckpointError, match=f"process {os.getpid()} on .* has taken this run over"):
+            held.check()
+
+
 def test_of_many_that_come_at_once_one_holds_the_run(claims: Claims) -> None:
     held: list[Lease] = []
     refused: list[CheckpointError] = []

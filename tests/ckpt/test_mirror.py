@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from penstock.ckpt import lease as lease_module
 from penstock.ckpt import mirror as mirror_module
 from penstock.ckpt import objects as objects_module
 from penstock.ckpt.fetch import fetch_run, has_run
-from penstock.ckpt.lease import StoreClaims, free
+from penstock.ckpt.lease import Lease, StoreClaims, free
 from penstock.ckpt.mirror import Mirror, is_mirrored
 from penstock.ckpt.objects import Objects
 from penstock.ckpt.store import CheckpointStore, Position
@@ -85,6 +86,10 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def node(tmp_path: Path, url: str) -> Node:
     return Node(tmp_path / "a" / "run", url)
+
+
+def refused(*given: object) -> None:
+    raise OSError("the store is away")
 
 
 def names(url: str) -> list[str]:
@@ -294,6 +299,24 @@ def test_a_store_that_cannot_write_on_a_condition_is_refused(monkeypatch: pytest
     monkeypatch.setattr(objects_module, "file_system", lambda *given, **options: (plain(), "runs"))
     with pytest.raises(SpecError, match="sftp:// cannot make an object only where there is none"):
         Objects("sftp://host/runs")
+
+
+def test_a_mirror_that_gave_up_holds_its_run_no_more_once_its_store_is_back(
+    tmp_path: Path, node: Node, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later run of the same process would wait for it in vain."""
+    monkeypatch.setattr(mirror_module, "FIRST_PAUSE", 0.05)
+    node.start().save(1)
+    node.mirror.ask()
+    node.until(lambda: committed(node))
+    with monkeypatch.context() as away:
+        away.setattr(Objects, "put", refused)
+        node.save(2)
+        node.mirror.ask()
+        assert "lacks checkpoint stage-01-grpo-step-000002" in node.mirror.close(0)
+    node.until(lambda: not node.mirror._thread.is_alive())
+    with closing(Lease(StoreClaims(Objects(f"{url}/run"))).take()):
+        pass
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path: Path, node: Node, url: str) -> None:

@@ -37,7 +37,7 @@ ASKING = 0.5
 TAKE_OVER = ", or take the run over from it with --take-over (in Python take_over=True), after which it writes no more"
 _CLAIM = re.compile(r"(\d{6})(?:-\d{3})?\.json")
 """A claim's name; with a second number it is one from before claims were leases."""
-_SIZE = 512
+_SIZE = 1024
 """Bytes of a claim in a folder, so that it is written over in one piece."""
 
 
@@ -176,8 +176,10 @@ class Lease:
         self._confirmed = _now()
         self._thread.start()
         with contextlib.suppress(Exception):  # they count no more
-            for old in known:
+            for old in known[:-1]:
                 self.claims.remove(old)
+            for old in known[-1:]:
+                _note(self.claims, old, self._about)
         return self
 
     def _is_own(self, number: int) -> bool:
@@ -188,6 +190,7 @@ class Lease:
         """Raises CheckpointError where another process has taken the run."""
         newest = max(self.claims.numbers(), default=self.number)
         about = read_claim(self.claims.read(newest))
+        about = about.get("taken", about)
         if newest > self.number or about.get("mark", self._about["mark"]) != self._about["mark"]:
             raise CheckpointError(
                 f"{self.claims.place}: {described(about)} has taken this run over, so this process writes no more; nothing was "
@@ -265,15 +268,21 @@ def free(claims: Claims) -> str:
 
     Waits until that process has ended, or can write no more: at most :data:`LEASE` seconds.
     """
+    own = this_process()
     while True:
         last = max(claims.numbers(), default=0)
         about = read_claim(claims.read(last)) if last else {}
         if not last or about.get("ended"):
             return ""
-        if claims.create(last + 1, json.dumps({**this_process(), "beat": 0, "ended": True}).encode()):
+        if claims.create(last + 1, json.dumps({**own, "beat": 0, "ended": True}).encode()):
             break
     began = time.monotonic()
-    while time.monotonic() - began < LEASE and not read_claim(claims.read(last)).get("ended") and is_there(about) is not False:
+    while time.monotonic() - began < LEASE and is_there(about) is not False:
+        found = read_claim(claims.read(last))
+        if found.get("ended"):
+            break
+        if "taken" not in found:  # not yet, or its holder wrote at the same time
+            _note(claims, last, own)
         time.sleep(ASKING)
     return described(about)
 
@@ -287,6 +296,11 @@ def require_free(claims: Claims, patience: float = 0.0) -> None:
         raise
     except Exception:  # every store has errors of its own for being away; who writes asks again
         return
+
+
+def _note(claims: Claims, number: int, taker: dict[str, Any]) -> None:
+    """Write into a claim who has taken the run: its holder may not see for a minute that there is another claim."""
+    claims.write(number, json.dumps({**read_claim(claims.read(number)), "taken": taker}).encode())
 
 
 def _numbers(names: Iterable[str]) -> list[int]:

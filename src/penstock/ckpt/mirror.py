@@ -86,7 +86,7 @@ class Mirror:
         self._away: tuple[float, str] | None = None
         """Since when the store cannot be reached, and why."""
         self._wanted = False
-        self._asked, self._closing = threading.Event(), threading.Event()
+        self._asked, self._closing, self._given_up = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._work, name="mirror", daemon=True)
 
     def start(self, report: Callable[..., None]) -> None:
@@ -121,9 +121,8 @@ class Mirror:
             self._thread.join(0.05)
             if self._away is not None and time.monotonic() > max(began, self._away[0]) + seconds:
                 break
+        self._given_up.set()
         missing = self._missing() if self._wanted else []
-        if not self._thread.is_alive():
-            self.lease.close()
         if self._lost is not None or not missing:
             return str(self._lost or "")
         why = self._away[1] if self._away else f"it took longer than {LONGEST_UPLOAD:.0f} s"
@@ -135,8 +134,14 @@ class Mirror:
     # In the thread
 
     def _work(self) -> None:
+        try:
+            self._until_closed()
+        finally:  # also where nobody waits any more, so that a later run of this process may send
+            self.lease.close()
+
+    def _until_closed(self) -> None:
         pause = FIRST_PAUSE
-        while True:
+        while not self._given_up.is_set():
             self._asked.wait()
             self._asked.clear()
             last = self._closing.is_set()

@@ -326,7 +326,7 @@ class CheckpointStore:
         """Hold the folder's lock; the system frees it when a process dies.
 
         Raises:
-            CheckpointError: another process held it for LOCK_SECONDS, or the folder cannot be used.
+            CheckpointError: another process held it for LOCK_SECONDS, or has taken the run; or the folder cannot be used.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -337,6 +337,8 @@ class CheckpointStore:
                         held = f"another process has held {_LOCK} for {LOCK_SECONDS:.0f} s; end that one first"
                         raise CheckpointError(f"{self.folder}: {held}")
                     time.sleep(0.05)
+                if self.lease is not None:
+                    self.lease.check()
                 yield
         except OSError as error:
             raise CheckpointError(f"{self.folder}: {error}; mend the folder and resume") from error

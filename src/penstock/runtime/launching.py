@@ -171,7 +171,9 @@ def launch(
         stop = held.enter_context(StopSignal(elsewhere=apart))
         if run.runtime != "local":
             run = held.enter_context(travelling(run, folder))
-        _bring(run, target, deliveries, base if take_over else None) if resume else target.require_free()
+        if take_over:
+            _take_over(run, target, base)
+        _bring(run, target, deliveries) if resume else target.require_free()
         made = pinned(run, base, target.read() if resume else None)
         try:
             carry_out: Callable[[bool], Mapping[str, Any]]
@@ -191,28 +193,35 @@ def launch(
             raise KeyboardInterrupt(f"stopped; {target.way_on}") from None
 
 
-def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], taking: Path | None) -> None:
-    """A run that goes on is in its folder, as far as it came anywhere: taken from its holder, and brought from its store."""
-    url, claims = f"{run.checkpoint.store.rstrip('/')}/{target.path.name}", list[Claims]([target.claims])
-    if run.checkpoint.store:
-        claims.append(StoreClaims(Objects(url)))
-    if taking is not None and target.spec.exists():  # nobody is ended for what is refused then
-        target.require_same(pinned(run, taking, target.read()))
-    for place in claims if taking is not None else ():
+def _take_over(run: Run, target: RunFolder, base: Path) -> None:
+    """Take the run from the process that holds it, in its folder and its store."""
+    if target.spec.exists():  # nobody is ended for what is refused then
+        target.require_same(pinned(run, base, target.read()))
+    for place in (target.claims, *_claims_of_store(run, target)):
         if holder := free(place):
             print(f"penstock: {place.place}: taken over from {holder}; it writes no more", file=sys.stderr, flush=True)
+
+
+def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener]) -> None:
+    """A run that goes on is in its folder, as far as it came anywhere."""
     if target.spec.exists():
         # Before any process of the run is started; a learner whose supervisor was killed ends within seconds.
         require_free(target.claims, patience=15.0 if run.runtime != "local" else 0.0)
-    if run.checkpoint.store:
+    for place in _claims_of_store(run, target):
         from penstock.ckpt.fetch import catch_up, fetch_run
 
         if not target.spec.exists():
-            fetch_run(url, target.path, listeners)
-        require_free(claims[-1])
-        if found := catch_up(url, target.path):
-            said = f"{target.path}: the run went on elsewhere; {found} was brought from {url}"
+            fetch_run(place.place, target.path, listeners)
+        require_free(place)
+        if found := catch_up(place.place, target.path):
+            said = f"{target.path}: the run went on elsewhere; {found} was brought from {place.place}"
             print(f"penstock: {said}", file=sys.stderr, flush=True)
+
+
+def _claims_of_store(run: Run, target: RunFolder) -> list[Claims]:
+    """The claims in the run's store, where it has one."""
+    store = run.checkpoint.store.rstrip("/")
+    return [StoreClaims(Objects(f"{store}/{target.path.name}"))] if store else []
 
 
 def _in_a_loop() -> bool:
