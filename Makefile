@@ -16,7 +16,7 @@ export PYTHONDONTWRITEBYTECODE :=
 OPTIONS ?=
 TIER = @$(BIN)/python tests/tiers.py
 
-.PHONY: help setup develop vllm quickstart test test-slow test-learning test-vllm test-verifiers costs lint format bench clean
+.PHONY: help setup develop vllm verifiers quickstart test test-slow test-learning test-vllm test-verifiers costs lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -92,12 +92,14 @@ test-vllm: vllm
 	  tests/serve/test_vllm_adapters.py tests/serve/test_vllm_media.py tests/serve/test_vllm_run.py
 
 # verifiers pins older versions of mcp and openai than the other extras take.
-$(VERIFIERS)/installed: pyproject.toml
+$(VERIFIERS)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VERIFIERS)
-	$(VERIFIERS)/bin/pip install --quiet -e '.[verifiers]' pytest pytest-timeout hypothesis
+	$(VERIFIERS)/bin/pip install --quiet "$$(grep ^torch== constraints.txt)" -e '.[verifiers]' pytest pytest-timeout hypothesis
 	@touch $@
 
-test-verifiers: $(VERIFIERS)/installed
+verifiers: $(VERIFIERS)/installed
+
+test-verifiers: verifiers
 	OMP_NUM_THREADS=1 $(VERIFIERS)/bin/python -m pytest tests/envs/test_verifiers_tasks.py
 
 format: develop
