@@ -29,11 +29,14 @@ from healthy_tasks import TASKS
 
 from penstock.config.keeping import CheckpointSpec
 from penstock.config.run import ModelSpec, Offline, Run
+from penstock.control.environments import Block
 from penstock.core.errors import PenstockError
 from penstock.core.events import read_events
 from penstock.data.sampler import Sampler
 from penstock.engine.generator import EmbeddedGenerator
 from penstock.observe import sentinels
+from penstock.recipes.cartpole import cartpole
+from penstock.recipes.digits import digits
 from penstock.recipes.quickstart import quickstart
 from penstock.recipes.randomwalks import randomwalks
 from penstock.runtime import launch
@@ -102,6 +105,18 @@ def rewards(change: Callable[[Any], float], begin: int, end: int) -> Any:
         return reward
 
     return patched(StageRewards, "__call__", made)
+
+
+def paid(change: Callable[[Any], Any], begin: int, end: int) -> Any:
+    """Changes what environments pay."""
+
+    def made(known: Any) -> Any:
+        def stepped(self: Any, found: Any, reward_N: Any, *more: Any) -> Any:
+            return known(self, found, change(reward_N) if during(begin - 1, end - 1) else reward_N, *more)
+
+        return stepped
+
+    return patched(Block, "_stepped", made)
 
 
 def paid_for_length(sample: Any) -> float:
@@ -179,32 +194,52 @@ FAULTS: dict[str, tuple[str, int, Callable[[], Any]]] = {
 }
 """What breakers answer to it, within how many steps, and how it is put in."""
 
+MOVED = "update size, gradient norm, step KL, loss jump, entropy jump, reward fall"
+PICTURES = {name: FAULTS[name] for name in FAULTS if name not in ("prompts come double", "reward pays for length")}
+"""Those of a denoiser: ten prompts come again in every batch, and what it makes has no length."""
+CONTROL: dict[str, tuple[str, int, Callable[[], Any]]] = {
+    "rate x 30": (MOVED, 2, lambda: rate(AT, ALWAYS)),
+    "rewards x 1,000": (MOVED, 2, lambda: paid(lambda reward_N: reward_N * 1000, AT, ALWAYS)),
+    "an environment breaks": ("non-finite", 1, lambda: paid(lambda reward_N: reward_N * float("nan"), AT, ALWAYS)),
+    "loss not finite": ("non-finite", 1, lambda: not_finite(AT, ALWAYS)),
+}
+"""Those of control: one process decides and learns by the same weights, and rewards have no range that they would keep."""
+WORLDS = {"language": FAULTS, "pictures": PICTURES, "control": CONTROL}
+LANGUAGE = ("randomwalks-grpo", "quickstart-grpo", "randomwalks-ppo", "randomwalks-rloo")
 
-def trained(folder: Path) -> tuple[Path, Path]:
-    """Models to start from, trained once: of ``randomwalks`` after imitation, of ``quickstart`` after 60 steps of GRPO."""
-    found = []
-    quick = quickstart(steps=60)
+
+def trained(folder: Path) -> dict[str, Path]:
+    """Models to start from, trained once: after imitation, after 60 steps of GRPO, and a denoiser of digits."""
+    quick, drawn = quickstart(steps=60), digits()
     shorter = tuple(replace(stage, evaluation=None) for stage in quick.stages)
-    for run in (randomwalks("sft"), replace(quick, stages=shorter, headline="done")):
-        path = folder / run.name
-        if not (path / "model").exists():
-            launch(replace(run, device="cpu", threads=1), path)
-        found.append(path / "model")
-    return found[0], found[1]
+    runs = {
+        "randomwalks": randomwalks("sft"),
+        "quickstart": replace(quick, stages=shorter, headline="done"),
+        "digits": replace(drawn, stages=drawn.stages[:1], headline="done"),
+    }
+    for name, run in runs.items():
+        if not (folder / name / "summary.json").exists():
+            launch(replace(run, name=name, device="cpu", threads=1), folder / name)
+    return {name: folder / name / "model" for name in runs}
 
 
-def recipe(name: str, seed: int, steps: int, every: int, models: tuple[Path, Path], mode: str) -> Run:
-    """A run of one stage from a trained model."""
-    quick = name == "quickstart-grpo"
-    made = quickstart(seed) if quick else randomwalks(name.removeprefix("randomwalks-"), seed)  # type: ignore[arg-type]
-    stage: Any = replace(made.stages[-1], model=ModelSpec(path=str(models[quick])), steps=steps)
-    if quick:
+def recipe(name: str, seed: int, steps: int, every: int, models: dict[str, Path], mode: str) -> Run:
+    """A run of one stage from a trained model, or of control from an untrained one."""
+    task, _, algorithm = name.partition("-")
+    made = {"quickstart": quickstart, "digits": digits, "cartpole": cartpole}.get(task, randomwalks)
+    run = made(algorithm, seed) if task in ("randomwalks", "digits") else made(seed)  # type: ignore[operator]
+    stage: Any = replace(run.stages[-1], steps=steps)
+    if task in models:
+        stage = replace(stage, model=ModelSpec(path=str(models[task])))
+    if task == "quickstart":
         learner_ = replace(stage.learner, learning_rate=1e-4)  # at 3e-4 such small batches do harm to a trained model
         stage = replace(stage, batch=16, samples=8, learner=learner_)
-    if not isinstance(stage, Offline) or stage.evaluation is not None:
+    if task in ("digits", "cartpole"):
+        stage = replace(stage, evaluation=None)
+    elif not isinstance(stage, Offline) or stage.evaluation is not None:
         stage = replace(stage, evaluation=replace(stage.evaluation, every=every))
     return replace(
-        made, stages=(stage,), device="cpu", threads=1, headline="", sentinels=mode, checkpoint=CheckpointSpec(every=10, keep=3)
+        run, stages=(stage,), device="cpu", threads=1, headline="", sentinels=mode, checkpoint=CheckpointSpec(every=10, keep=3)
     )
 
 
@@ -233,32 +268,37 @@ def steps_of(events: list[Any]) -> int:
     return max((event["step"] for event in events if event["kind"] == "metrics"), default=0)
 
 
-def trips(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
-    for fault, (names, within, put_in) in FAULTS.items():
-        if options.only and fault not in options.only.split(";"):
-            continue
-        first = []
-        for seed in range(options.runs):
-            kind = ("randomwalks-grpo", "quickstart-grpo", "randomwalks-ppo", "randomwalks-rloo")[seed % 4]
-            kind = kind if fault != "reward pays for length" else "randomwalks-grpo"
-            every = 5 if fault == "reward pays for length" else 0
-            events, error = carried_out(recipe(kind, seed, AT + within + 2, every, models, "on"), put_in)
-            begin = HACKED if fault == "reward pays for length" else AT
-            before = sorted({name for name, step, _ in alarms_of(events) if step <= begin})
-            hits = [(step - begin, name, action) for name, step, action in alarms_of(events) if name in names and step > begin]
-            first.append(min(hits, default=(ALWAYS, "none", "")))
-            yield {"fault": fault, "recipe": kind, "seed": seed, "after": first[-1], "before": before, "ended": error[:200],
-                   "alarms": alarms_of(events)}  # fmt: skip
-        hit = [after for after, _, _ in first if after <= within]
-        ordered = sorted(after for after, _, _ in first)
-        yield {"fault": fault, "runs": len(first), "tripped": len(hit) / len(first), "within": within,
-               "median": statistics.median(ordered), "last": ordered[-1]}  # fmt: skip
+def trips(options: argparse.Namespace, models: dict[str, Path]) -> Iterator[dict[str, Any]]:
+    for world, faults in WORLDS.items():
+        for fault, (names, within, put_in) in faults.items():
+            if options.only and fault not in options.only.split(";"):
+                continue
+            first = []
+            for seed in range(options.runs):
+                long = fault == "reward pays for length"
+                kinds = (
+                    ("randomwalks-grpo",)
+                    if long
+                    else {"language": LANGUAGE, "pictures": ("digits-flow",)}.get(world, ("cartpole",))
+                )
+                kind, every, begin = kinds[seed % len(kinds)], 5 if long else 0, HACKED if long else AT
+                events, error = carried_out(recipe(kind, seed, AT + within + 2, every, models, "on"), put_in)
+                before = sorted({name for name, step, _ in alarms_of(events) if step <= begin})
+                hits = [
+                    (step - begin, name, action) for name, step, action in alarms_of(events) if name in names and step > begin
+                ]
+                first.append(min(hits, default=(ALWAYS, "none", "")))
+                yield {"world": world, "fault": fault, "recipe": kind, "seed": seed, "after": first[-1], "before": before,
+                       "ended": error[:200], "alarms": alarms_of(events)}  # fmt: skip
+            ordered = sorted(after for after, _, _ in first)
+            yield {"world": world, "fault": fault, "runs": len(first), "tripped": sum(after <= within for after in ordered),
+                   "within": within, "median": statistics.median(ordered), "last": ordered[-1]}  # fmt: skip
 
 
 HEALTHY = ("randomwalks-grpo", "randomwalks-ppo", "randomwalks-rloo", "quickstart-grpo", "randomwalks-dpo")
 
 
-def healthy(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
+def healthy(options: argparse.Namespace, models: dict[str, Path]) -> Iterator[dict[str, Any]]:
     """Recipes from trained models, and tasks from untrained ones; what was left out, undone or ended in them."""
     made = {kind: lambda name, seed: recipe(name, 1000 + seed, 100, 20, models, "on") for kind in HEALTHY} | TASKS
     for kind, run in made.items():
@@ -275,7 +315,7 @@ def healthy(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[
                    "end": statistics.fmean(curve[-10:]) if curve else None, "alarms": alarms}  # fmt: skip
 
 
-def recovery(options: argparse.Namespace, models: tuple[Path, Path]) -> Iterator[dict[str, Any]]:
+def recovery(options: argparse.Namespace, models: dict[str, Path]) -> Iterator[dict[str, Any]]:
     burst = {
         "none": contextlib.nullcontext,
         "rate x 30": lambda: rate(AT, AT + BURST),
