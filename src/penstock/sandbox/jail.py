@@ -156,6 +156,7 @@ class Jail:
     async def _attack(self, confinement: Confinement, limits: Limits) -> list[str]:
         """Run the attacks of the self-test; names what got through."""
         with tempfile.TemporaryDirectory() as folder, attacks.Victim(Path(folder)) as victim:
+            limits = dataclasses.replace(limits, seconds=max(limits.seconds, attacks.SECONDS))
             program = Program(code=attacks.CODE, stdin=json.dumps(victim.facts(limits)))
             outcome = await self.run(program, limits, 0)
             broken = victim.broken(outcome)
