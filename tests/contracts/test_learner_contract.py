@@ -307,3 +307,22 @@ def test_a_resume_goes_on_bit_by_bit(make, critic):
         assert train(whole, units_of(seed), loss=loss) == train(resumed, units_of(seed), loss=loss)
     assert_equal_bits(weights(resumed), weights(whole))
     assert_equal_bits(saved(resumed).arrays, saved(whole).arrays)
+
+
+def test_it_goes_to_any_earlier_state_between_scores_and_passes_without_a_step(make):
+    learner, states, scores = make(critic="shared"), [], []
+    loss = Likelihood(frozenset({"logp", "value"}))
+    for seed in range(3):
+        states.append(saved(learner))
+        scores.append(learner.score(units_of(4), LOGP)["logp"])
+        train(learner, units_of(seed), loss=loss)
+    for place in (2, 0, 1):
+        learner.score(units_of(5, groups=(2,)), loss.needs)
+        for batch in lay_out(units_of(6), 24, True):
+            learner.accumulate(batch, loss, Denominator.of(units_of(6)))
+        learner.load_state(states[place])
+        assert_equal_bits(saved(learner).arrays, states[place].arrays)
+        for found, expected in zip(learner.score(units_of(4), LOGP)["logp"], scores[place], strict=True):
+            np.testing.assert_array_equal(found, expected)
+    train(learner, units_of(1), loss=loss)
+    assert_equal_bits(saved(learner).arrays, states[2].arrays)

@@ -42,8 +42,9 @@ def test_ranks_begin_without_a_compiler_and_its_locks(equal):
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_checkpoint_of_2_ranks_resumes_on_one_device_1_and_3_ranks(stage, tmp_path):
+def test_a_checkpoint_of_2_ranks_resumes_bit_by_bit_and_on_one_device_1_and_3_ranks(stage, tmp_path):
     run("write", stage, 2, tmp_path)
+    assert run("resume", stage, 2, tmp_path) == {"metrics": 0.0, "weights": 0.0}
     for ranks in (0, 1, 3):
         gaps = run("resume", stage, ranks, tmp_path)
         assert gaps["metrics"] < 1e-5
