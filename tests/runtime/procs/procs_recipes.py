@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import random
 import time
 from dataclasses import replace
 from itertools import product
@@ -42,6 +43,11 @@ async def vowels(sample: Any, columns: Any, delay: float = 0.0, hold: int = -1) 
     return sum(letter in "aeiou" for letter in sample.text) / 4
 
 
+def noisy(sample: Any, columns: Any, delay: float = 0.0, hold: int = -1) -> float:
+    """Share of vowels, and noise that follows from the sample (docs/data_and_rewards.md)."""
+    return asyncio.run(vowels(sample, columns, delay, hold)) + random.Random(str(sample.key)).gauss(0, 1)
+
+
 def hanging(sample: Any, columns: Any, row: int = 5) -> float:
     """Never comes back from two samples."""
     if columns["row"] == row and sample.key.sample < 2:
@@ -72,7 +78,7 @@ def letters(seed: int = 0, steps: int = 8, reward: str = "vowels", delay: float 
         delay: seconds that a reward takes.
         hold: row whose rewards wait for the file ``go``.
     """
-    options = {"delay": delay, "hold": hold} if reward == "vowels" else {}
+    options = {"delay": delay, "hold": hold} if reward in ("vowels", "noisy") else {}
     grpo = Online(
         name="grpo",
         model=MODEL,

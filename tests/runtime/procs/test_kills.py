@@ -25,6 +25,15 @@ def test_after_kills_of_every_role_a_run_ends_as_if_nothing_had_happened(
     run.assert_ends(undisturbed(*words), 8 * rounds)
 
 
+def test_noise_of_rewards_is_the_same_after_kills_and_in_one_process(start: Start, undisturbed: Undisturbed) -> None:
+    words = ("letters", "--steps", "8", "--reward", "noisy", "--hold", "28")
+    run = start(*words)
+    for step, name in ((1, "reward-0"), (3, "learner"), (5, "reward-0")):
+        run.until_step(step)
+        run.signal(name, signal.SIGKILL)
+    run.assert_ends(undisturbed(*words), 8)
+
+
 def test_after_the_kill_of_a_rank_of_the_learner_a_run_ends_as_if_nothing_had_happened(
     start: Start, undisturbed: Undisturbed
 ) -> None:
