@@ -77,6 +77,15 @@ def test_reward_models_count_by_their_own_shape_and_one_that_is_not_here_is_not_
     assert any("somebody/judge" in value for _, value in process.lines(False))
 
 
+def test_reward_models_of_an_evaluation_are_the_learner_s_and_no_worker_s(tmp_path: Path) -> None:
+    stage, run, _ = planned()
+    judge = RewardSpec(function=f"model:{folder(tmp_path / 'judge')}")
+    stage = replace(stage, evaluation=replace(quickstart().stages[-1].evaluation, rewards=(judge,)))
+    learner, _, worker = processes(stage, replace(run, runtime="procs"))
+    assert held(learner)["reward model"] == 4.0 * 1520
+    assert "reward model" not in held(worker)
+
+
 def test_a_reward_model_is_held_in_the_learner_s_type() -> None:
     stage, _, shape = planned()
     assert reward_model(shape, replace(stage.learner, dtype="bfloat16")) == 2.0 * (shape.parameters + shape.width)

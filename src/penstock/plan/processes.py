@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from penstock.algos.policy import PolicyOptimization
 from penstock.config.optimizers import AdamW8bit
 from penstock.config.parts import models_behind
-from penstock.config.run import ModelSpec, Online, Run
+from penstock.config.run import ModelSpec, Online, RewardSpec, Run
 from penstock.config.strategies import FSDP2, DeepSpeed
 from penstock.core.errors import ModelError
 from penstock.models.presets import Shape, folder_of, numbers_in, shape_behind
@@ -93,8 +93,10 @@ def processes(stage: Any, run: Run) -> list[Process]:
         return []
     apart, roles = stage.uses_stream and run.runtime != "local", run.roles
     label = apart and roles.references > 0 and stage.algorithm.teacher is None
-    rewards = reward_items(stage, run, gpu)
-    learner = [*learner_items(stage, shape, gpu), *rewards]
+    scored = stage.rewards if isinstance(stage, Online) else ()
+    held_out = stage.evaluation.rewards if stage.evaluation is not None else ()
+    rewards, evaluated = (reward_items(stage, run, gpu, specs) for specs in (scored, (*scored, *held_out)))
+    learner = [*learner_items(stage, shape, gpu), *evaluated]
     if not label:
         learner += reference_items(stage, run, shape, gpu)
     pool = cache(stage, shape, roles.engine.cache_of_ours(), gpu) if isinstance(stage, Online) else 0.0
@@ -118,7 +120,7 @@ def processes(stage: Any, run: Run) -> list[Process]:
         alone = tuple(reference_items(stage, run, shape, gpu, True))
         found.append(Process(several(roles.references, "reference"), alone))
     if roles.evaluator and stage.evaluation is not None:
-        found.append(Process("the evaluator", (*generating, *rewards)))
+        found.append(Process("the evaluator", (*generating, *evaluated)))
     return found
 
 
@@ -192,12 +194,10 @@ def reference_items(stage: Any, run: Run, shape: Shape, gpu: bool, alone: bool =
 MISSING = "has no config.json with Llama's fields here, in a folder or the hub's cache; hf download NAME config.json brings one"
 
 
-def reward_items(stage: Any, run: Run, gpu: bool) -> list[Item]:
-    """The reward models of a stage's rewards, each by its own shape, and the largest pass of one."""
-    if not isinstance(stage, Online):
-        return []
+def reward_items(stage: Any, run: Run, gpu: bool, specs: Sequence[RewardSpec]) -> list[Item]:
+    """The reward models of rewards, each by its own shape, and the largest pass of one."""
     found, passes, learner = list[Item](), [0.0], stage.learner
-    for reward in stage.rewards:
+    for reward in specs:
         for name in models_behind(reward):
             shape = known_shape(ModelSpec(path=name), run)
             if shape is None:
