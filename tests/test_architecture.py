@@ -59,6 +59,7 @@ HOME = {
     "fsspec": ("core/storage.py",),
     "optuna": ("sweep/",),
     "datasets": ("data/hub.py",),
+    "huggingface_hub": ("models/presets.py",),
     "scipy": ("models/qwen_audio.py",),
     "sklearn": ("recipes/digits.py", "recipes/see.py"),
     "PIL": ("data/pictures.py",),

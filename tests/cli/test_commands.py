@@ -100,7 +100,7 @@ def test_explain_says_which_processes_there_will_be(penstock: Penstock) -> None:
     assert f"runtime procs: a supervisor with the stream, and processes of this machine: {roles}" in shown
     assert "weights go to the generators by disk; what the processes say goes to logs/" in shown
     assert "max_lag 1: 16 groups admitted ahead at most, on_stale wait" in shown
-    assert "memory: a generator" in shown
+    assert "memory: each of 3 generators" in shown
 
 
 def test_explain_measures_each_way_of_stepping_environments(penstock: Penstock) -> None:

@@ -33,6 +33,11 @@ def test_freed_memory_is_kept_where_the_c_library_can() -> None:
     assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")
 
 
+def test_what_the_environment_says_of_freed_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")
+    assert keep_freed_memory.__wrapped__() is False
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_a_device_that_is_not_there_is_refused() -> None:
     before = torch.get_num_threads()

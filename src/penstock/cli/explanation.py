@@ -10,7 +10,9 @@ from penstock.config.placing import placement_lines
 from penstock.config.run import Online, Run
 from penstock.models.presets import Shape, draws_pictures, shape_behind
 from penstock.plan.advice import advice
-from penstock.plan.memory import cache, footprint, moved, size_text, stage_memory, trained_parameters
+from penstock.plan.memory import footprint, moved, size_text, trained_parameters
+from penstock.plan.pictures import picture_process
+from penstock.plan.processes import MISSING, on_gpu, processes
 from penstock.runtime.check import check_shapes
 from penstock.runtime.supervise import rules_of, threads_of
 
@@ -34,7 +36,7 @@ def explain(made: Run) -> list[str]:
             lines += ["", f"stage {stage.name} (ask)", *(f"  {name:<24}{value}" for name, value in asking_facts(stage))]
             continue
         lines += ["", f"stage {stage.name} ({type(stage).__name__.lower()}, {type(stage.algorithm).__name__})"]
-        lines += [f"  {name:<24}{value}" for name, value in stage.facts or facts(stage, made)]
+        lines += [f"  {name:<34}{value}" for name, value in stage.facts or facts(stage, made)]
         if stage.facts or draws_pictures(stage.model, made):
             continue
         lines += [f"  warning: {line}" for line in advice(stage, shape_behind(stage.model, made))]
@@ -80,7 +82,7 @@ def asking_facts(stage: Any) -> list[tuple[str, str]]:
 def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     """(what, value) of one stage."""
     if draws_pictures(stage.model, made):
-        return picture_facts(stage)
+        return picture_facts(stage) + list(picture_process(stage, made).lines(on_gpu(made)))
     sized = shape_behind(stage.model, made)
     which = f"{stage.model.path or 'preset ' + stage.model.preset}, {_parameters(sized)}"
     found = [("model", which), ("data", stage.data.source)]
@@ -96,18 +98,17 @@ def facts(stage: Any, made: Run) -> list[tuple[str, str]]:
     found.append(("learning rate", f"{learner.learning_rate:g}, {learner.schedule}, warm-up {learner.warmup}"))
     found.append(("micro-batch", f"at most {learner.token_budget:,} packed tokens, {learner.dtype}"))
     if sized is not None:
-        cache_gb = made.roles.engine.cache_of_ours()
-        found += [(f"memory: {what}", text) for what, _, text in stage_memory(stage, sized, cache_gb)]
         if made.runtime != "local" and stage.uses_stream:
             weights = footprint(sized, learner).weights
             sent = FLOAT_BYTES * trained_parameters(sized, learner) if sends_adapters(made, stage) else weights
-            found.append(("memory: a generator", f"about {size_text(weights + cache(stage, sized, cache_gb))} of its own"))
             found += [("moved a step", f"{what} {size_text(count)} {way}") for what, count, way in moved(stage, made, sent)]
-    return found
+    else:
+        found.append(("memory", f"not known: {stage.model.path} {MISSING}"))
+    return found + [line for process in processes(stage, made) for line in process.lines(on_gpu(made))]
 
 
 def picture_facts(stage: Any) -> list[tuple[str, str]]:
-    """(what, value) of a stage that trains a denoiser, whose memory is not reckoned here."""
+    """(what, value) of a stage that trains a denoiser."""
     learner, model = stage.learner, stage.model
     new = f"a denoiser from scratch, preset {model.preset}, of pictures {list(model.denoiser.shape)}" if model.denoiser else ""
     found = [("model", new or model.path), ("data", stage.data.source)]

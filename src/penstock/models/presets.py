@@ -93,6 +93,9 @@ def pipeline_of(folder: Path) -> str | None:
     return str(found)
 
 
+DENOISER_WIDTHS = {"1m": (256, 3), "3m": (448, 4), "10m": (768, 5)}
+"""Width and blocks of each preset's denoiser."""
+
 DENOISER = "penstock_denoiser"
 """``model_type`` in the config.json of a folder with a denoiser."""
 
@@ -104,7 +107,7 @@ def draws_pictures(spec: ModelSpec, run: Run) -> bool | None:
         return draws_pictures(next(stage for stage in run.stages if stage.name == spec.path[1:]).model, run)
     if not spec.path:
         return spec.denoiser is not None
-    folder = Path(spec.path).expanduser()
+    folder = folder_of(spec.path) or Path(spec.path)
     if folder.is_dir() and pipeline_of(folder):
         return True
     file = folder / "config.json"
@@ -121,17 +124,33 @@ def require_drawing(stage: Any, run: Run) -> None:
         raise SpecError(f"{type(algorithm).__name__} trains denoisers, and this stage's model writes text; take another")
 
 
+def folder_of(path: str) -> Path | None:
+    """The local folder of a path, or that of a hub name in the hub's cache here; None where there is neither."""
+    folder = Path(path).expanduser()
+    if folder.is_dir() or path.count("/") != 1 or path.startswith((".", "/", "~")):
+        return folder if folder.is_dir() else None
+    from huggingface_hub import try_to_load_from_cache  # a package that only names of a hub need
+
+    found = (try_to_load_from_cache(path, name) for name in ("config.json", "model_index.json"))
+    return next((Path(file).parent for file in found if isinstance(file, str)), None)
+
+
 def shape_behind(spec: ModelSpec, run: Run) -> Shape | None:
-    """The shape of a stage's model; None where only a hub knows it, and of diffusion pipelines. Raises what :func:`shape_of`
-    raises."""
+    """The shape of a stage's model; None where neither a folder nor the hub's cache has it, and of pipelines. Raises what
+    :func:`shape_of` raises, of a folder."""
     if not spec.path:
         made_new = preset_shape(spec.preset, spec.layers, encoder=spec.architecture == "encoder-decoder")
         found: Shape | None = replace(made_new, vocabulary=spec.vocabulary, tower=new_tower(spec))
     elif spec.path.startswith("@"):
         found = shape_behind(next(stage for stage in run.stages if stage.name == spec.path[1:]).model, run)
     else:
-        folder = Path(spec.path).expanduser()
-        found = shape_of(folder) if folder.is_dir() and not pipeline_of(folder) else None
+        folder = folder_of(spec.path)
+        try:
+            found = shape_of(folder) if folder is not None and not pipeline_of(folder) else None
+        except ModelError:
+            if Path(spec.path).expanduser() == folder:
+                raise
+            found = None  # of a hub, whose models are looked at when their stage begins
     media = spec.media
     return found and replace(found, tower=found.tower if media else 0, tower_learns=media is not None and not media.frozen)
 
@@ -146,12 +165,23 @@ def new_tower(spec: ModelSpec) -> int:
 
 def tower_in(folder: Path) -> int:
     """Parameters of what reads media in a model folder, by the names in its weights' headers."""
-    sizes = []
-    for file in folder.glob("model*.safetensors"):
+    return numbers_in(folder, TOWER)
+
+
+def numbers_in(folder: Path, named: re.Pattern[str] | None = None) -> int:
+    """Numbers in a folder's weights, of the tensors ``named`` so, by their headers; 0 where there are none."""
+    return sum(math.prod(shape) for name, shape in shapes_in(folder).items() if named is None or named.search(name))
+
+
+def shapes_in(folder: Path) -> dict[str, list[int]]:
+    """Shapes of a folder's weights by name, from their headers. Second copies of another type (``.fp16.``) are not loaded."""
+    found: dict[str, list[int]] = {}
+    for file in folder.glob("*.safetensors"):
         with file.open("rb") as opened:
             head = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
-        sizes += [math.prod(head[name]["shape"]) for name in head if TOWER.search(name)]
-    return sum(sizes)
+        if file.name.count(".") == 1:
+            found |= {name: about["shape"] for name, about in head.items() if name != "__metadata__"}
+    return found
 
 
 TOWER = re.compile(r"(^|\.)(visual|vision_tower|vision_model|audio_tower|multi_modal_projector|connector)\.")

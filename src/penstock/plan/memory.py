@@ -1,6 +1,7 @@
-"""Bytes of weights, gradients, optimizer state, activations and cache by arithmetic alone (no torch).
+"""Bytes of weights, gradients, optimizer state and cache by arithmetic alone (no torch).
 
-A :class:`Footprint` counts what is in memory whatever the batch; :func:`stage_memory` adds what depends on it.
+A :class:`Footprint` counts what is in memory whatever the batch; ``passes.py`` counts what a pass takes, and ``processes.py``
+says which process holds what.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 from penstock.config.learner import LearnerSpec
 from penstock.config.optimizers import AdamW, AdamW8bit
-from penstock.config.run import Offline, Online, Run
-from penstock.config.strategies import DDP, FSDP2, DeepSpeed, OneDevice
+from penstock.config.run import Online, Run
+from penstock.config.strategies import FSDP2, DeepSpeed
 from penstock.models.presets import Shape
 
 MOMENTS = {AdamW: 8.0, AdamW8bit: 2 * (1 + 4 / 256)}
@@ -91,14 +92,19 @@ def footprint(shape: Shape, learner: LearnerSpec, *, reference: bool = False, re
         top = trunk_parameters(shape, learner.unfrozen_layers)
         weights += (trained * number if reference else 0) + reward_models * (top + shape.width) * number
     else:
-        weights += (shape.parameters * number if reference and learner.lora is None else 0.0) + (
-            reward_models * (trunk + shape.width) * number
-        )
+        weights += shape.parameters * number if reference and learner.lora is None else 0.0
+        weights += reward_models * reward_model(shape, learner)
     weights += shape.tower * number * (1 + reference)
     trained += shape.tower if shape.tower_learns else 0
     learned = trained + extra + critic
     masters = 4.0 * (trained + extra) if number == 2 else 0.0
     return Footprint(weights, masters, 4.0 * learned, MOMENTS[type(learner.optimizer)] * learned)
+
+
+def reward_model(shape: Shape, learner: LearnerSpec) -> float:
+    """Bytes of a reward model of this shape that shares nothing: its trunk and a score, in the learner's type."""
+    head = 0 if shape.tied else shape.vocabulary * shape.width
+    return float((shape.parameters - head + shape.width) * NUMBER[learner.dtype])
 
 
 def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
@@ -121,54 +127,14 @@ def rank_footprint(shape: Shape, learner: LearnerSpec) -> Footprint:
     return dataclasses.replace(shares, weights=number * (shape.parameters / ranks + shape.layer_parameters + outside))
 
 
-Taken = tuple[str, float, str]
-"""What takes memory, its bytes, and how they are said."""
-
-
-def stage_memory(stage: Online | Offline, shape: Shape, cache_gb: float = 0.0) -> list[Taken]:
-    """What weights, optimizer, reference, activations and cache of a stage take, what each rank holds where there are several,
-    and the total. Activations are a rule of thumb."""
-    learner, reference = stage.learner, stage.algorithm.reference
-    own = footprint(shape, learner)
-    referred = footprint(shape, learner, reference=reference).weights - own.weights
-    sharing = " (the rest is the policy's)" if learner.lora is not None or learner.unfrozen_layers >= 0 else ""
-    bits = "8 bits" if isinstance(learner.optimizer, AdamW8bit) else "float32"
-    optimizer = own.gradients + own.moments
-    kept = 34 * shape.width + 6 * shape.hidden
-    activations = float(learner.token_budget * max(shape.layers, shape.encoder_layers) * kept)
-    activations += min(learner.token_budget * shape.vocabulary, 1 << 24) * 4 * 3  # logits
-    found = [
-        ("weights", own.weights + own.masters, size_text(own.weights + own.masters)),
-        ("optimizer", optimizer, f"{size_text(optimizer)} (gradients, and two moments in {bits})"),
-        ("reference", referred, size_text(referred) + sharing if referred else "none"),
-        ("activations", activations, f"about {size_text(activations)} at a full micro-batch"),
-    ]
-    if isinstance(stage, Online):
-        held = cache(stage, shape, cache_gb)
-        found.append(("cache", held, f"{size_text(held)} for {stage.max_running} rows, and the prompts once each"))
-    total = sum(count for _, count, _ in found)
-    return [*found, *rank_memory(learner, shape, activations), ("total", total, f"about {size_text(total)}")]
-
-
-def rank_memory(learner: LearnerSpec, shape: Shape, activations: float) -> list[Taken]:
-    """What each rank of a learner holds, and what rank 0 holds as well; nothing where there is one device."""
-    strategy = learner.strategy
-    if isinstance(strategy, OneDevice):
-        return []
-    each, shared = rank_footprint(shape, learner), strategy.sequence_parallel if isinstance(strategy, FSDP2) else 1
-    held, optimizer = each.total + activations / shared, size_text(each.masters + each.gradients + each.moments)
-    text = f"about {size_text(held)}: {optimizer} of masters, gradients and moments, {size_text(each.weights)} of weights"
-    found = [(f"each of {strategy.ranks} ranks", held, text)]
-    if not isinstance(strategy, DDP):
-        copy = footprint(shape, learner).weights
-        found.append(("rank 0 as well", copy, f"{size_text(copy)}, a copy to generate, evaluate and save from"))
-    return found
-
-
-def cache(stage: Online, shape: Shape, cache_gb: float = 0.0) -> float:
-    """Bytes of a generator's cache for answers, at most the engine's ``cache_gb`` where one is set."""
-    wished = float(stage.max_running * stage.sampling.max_new_tokens * shape.cache_bytes_per_token)
-    return min(wished, cache_gb * 1e9 or wished)
+def cache(stage: Online, shape: Shape, cache_gb: float = 0.0, on_gpu: bool = False) -> float:
+    """Bytes of a generator's cache for answers, at most the engine's ``cache_gb``; where none is set, 4 GB on a processor
+    (``engine/memory.py``). Rows grow in steps of 64 positions and have one more for idle writes."""
+    positions = -(-stage.sampling.max_new_tokens // 64) * 64 + 1
+    number = 0.5 if stage.learner.dtype == "bfloat16" else 1.0
+    wished = number * stage.max_running * positions * shape.cache_bytes_per_token
+    most = cache_gb * 1e9 or (wished if on_gpu else 4e9)
+    return min(wished, most)
 
 
 def size_text(count: float) -> str:

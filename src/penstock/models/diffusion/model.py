@@ -22,12 +22,10 @@ from penstock.core.errors import ModelError, SpecError
 from penstock.core.types import FloatArray
 from penstock.models.diffusion import kernels
 from penstock.models.diffusion.denoiser import Denoiser
-from penstock.models.presets import DENOISER
+from penstock.models.presets import DENOISER, DENOISER_WIDTHS
 from penstock.models.text import Text, train_tokenizer
 
 WEIGHTS = "model.safetensors"
-WIDTHS = {"1m": (256, 3), "3m": (448, 4), "10m": (768, 5)}
-"""Width and blocks of each preset."""
 
 
 class DenoisingModel(nn.Module):
@@ -184,7 +182,7 @@ def build_denoiser(spec: ModelSpec, corpus: Iterable[str], seed: int) -> Denoisi
     pictures = spec.denoiser
     assert isinstance(pictures, Pictures)
     text = train_tokenizer(corpus, spec.vocabulary)
-    width, layers = WIDTHS[spec.preset]
+    width, layers = DENOISER_WIDTHS[spec.preset]
     config = {
         "shape": list(pictures.shape), "vocab_size": len(text), "context": spec.context, "width": width,
         "layers": spec.layers or layers, "prediction": pictures.prediction,
