@@ -171,9 +171,7 @@ def launch(
         stop = held.enter_context(StopSignal(elsewhere=apart))
         if run.runtime != "local":
             run = held.enter_context(travelling(run, folder))
-        if take_over:
-            _take_over(run, target, base)
-        _bring(run, target, deliveries) if resume else target.require_free()
+        _bring(run, target, deliveries, base if take_over else None) if resume else target.require_free()
         made = pinned(run, base, target.read() if resume else None)
         try:
             carry_out: Callable[[bool], Mapping[str, Any]]
@@ -202,8 +200,11 @@ def _take_over(run: Run, target: RunFolder, base: Path) -> None:
             print(f"penstock: {place.place}: taken over from {holder}; it writes no more", file=sys.stderr, flush=True)
 
 
-def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener]) -> None:
-    """A run that goes on is in its folder, as far as it came anywhere."""
+def _bring(run: Run, target: RunFolder, listeners: Sequence[Listener], taking: Path | None) -> None:
+    """A run that goes on is in its folder, as far as it came anywhere; ``taking``: taken from its holder first, and where
+    relative paths of its spec start from."""
+    if taking is not None:
+        _take_over(run, target, taking)
     if target.spec.exists():
         # Before any process of the run is started; a learner whose supervisor was killed ends within seconds.
         require_free(target.claims, patience=15.0 if run.runtime != "local" else 0.0)
