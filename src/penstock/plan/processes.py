@@ -96,12 +96,13 @@ def processes(stage: Any, run: Run) -> list[Process]:
     scored = stage.rewards if isinstance(stage, Online) else ()
     held_out = stage.evaluation.rewards if stage.evaluation is not None else ()
     rewards, evaluated = (reward_items(stage, run, gpu, specs) for specs in (scored, (*scored, *held_out)))
-    learner = [*learner_items(stage, shape, gpu), *evaluated]
+    measured = stage.evaluation is not None and not (apart and roles.evaluator)  # by the learner
+    learner = [*learner_items(stage, shape, gpu), *(evaluated if measured or not apart else ())]
     if not label:
         learner += reference_items(stage, run, shape, gpu)
     pool = cache(stage, shape, roles.engine.cache_of_ours(), gpu) if isinstance(stage, Online) else 0.0
     learner += [] if apart or not pool else [Item("cache", pool, at=RUNNING, about=f"of {stage.max_running:,} rows")]
-    if pool and stage.evaluation is not None:
+    if pool and measured:
         learner.append(Item("cache of an evaluation", pool, at=("scoring",)))
     policy = NUMBER[stage.learner.dtype] * (shape.parameters + shape.tower)
     buffers = BUFFERS * policy if apart and roles.channel == "shared memory" else 0.0

@@ -191,6 +191,8 @@ def step_reward(scorer: Scoring, name: str, policy: Text) -> StepReward:
 class Unscored:
     """The reward of samples that are scored elsewhere, or that nobody has judged yet: none."""
 
+    spans: Spans = NO_SPANS
+
     async def __call__(self, group: Group) -> Group:
         return group
 

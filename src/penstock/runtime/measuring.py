@@ -20,7 +20,7 @@ from penstock.envs.making import environments
 from penstock.loops.evaluate import best_of, evaluate, reward_accuracy
 from penstock.loops.rollout import Rollout
 from penstock.models.families import Model
-from penstock.runtime.build import Models, StageRewards, check_prompts
+from penstock.runtime.build import Models, StageRewards, Unscored, check_prompts
 from penstock.runtime.context import in_one_process
 from penstock.runtime.folder import RunFolder
 from penstock.runtime.stages import Evaluation, Measure, prepare
@@ -29,8 +29,8 @@ from penstock.train.ranks import AnyLearner
 
 
 def measured(
-    spec: EvaluationSpec | None, roll: Rollout, rewards: StageRewards, models: Models, model: Model, base: Path
-) -> tuple[Measure | None, list[StageRewards]]:
+    spec: EvaluationSpec | None, roll: Rollout, rewards: StageRewards | Unscored, models: Models, model: Model, base: Path
+) -> tuple[Measure | None, list[StageRewards | Unscored]]:
     """What evaluates an online stage, if it is evaluated, and all rewards of the stage, which must be closed."""
     if spec is None:
         return None, [rewards]
@@ -82,7 +82,7 @@ def refreshed(learner: AnyLearner, measure: Measure) -> Measure:
     return measured_now
 
 
-def audited(measure: Measure, data: DataSpec, rewards: StageRewards, model: Model, base: Path) -> Measure:
+def audited(measure: Measure, data: DataSpec, rewards: Reward, model: Model, base: Path) -> Measure:
     """``measure`` with the accuracy of the stage's rewards on labelled texts added; that is computed once."""
     known: Metrics = {}
 

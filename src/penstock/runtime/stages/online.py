@@ -27,7 +27,7 @@ from penstock.models.families import Model, drawing, policy_of
 from penstock.observe.first_rows import remarks_on_prompts
 from penstock.observe.machine import seen
 from penstock.observe.rules import bounds_of
-from penstock.runtime.build import Models, StageRewards, check_prompts, corpus_of, seed_of, trainer_of
+from penstock.runtime.build import Models, StageRewards, Unscored, check_prompts, corpus_of, seed_of, trainer_of
 from penstock.runtime.context import StageContext
 from penstock.runtime.measuring import measured, refreshed
 from penstock.runtime.stages import StageRuntime
@@ -50,7 +50,8 @@ class OnlineParts:
     trainer: Trainer
     plan: Plan
     source: Sampler[Prompt]
-    rewards: StageRewards
+    rewards: StageRewards | Unscored
+    """Those of processes of their own are not loaded here, unless an evaluation here needs them."""
     roll: Rollout
     generator: Callable[..., EmbeddedGenerator]
     """Makes an embedded generator of the stage's size over a model."""
@@ -81,7 +82,7 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     if taught is not None and frozen is not None:
         check_vocabulary(frozen.model, model, stage.name)
         policy.teacher = frozen.teaching(taught)
-    rewards = StageRewards(stage.rewards, models, model.text, base)
+    rewards = StageRewards(stage.rewards, models, model.text, base) if whole else Unscored()
     cache_gb = run.roles.engine.cache_of_ours()
     generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb, routes=stage.replays_routes)
     roll = Rollout(
@@ -139,7 +140,8 @@ class OnlineRuntime(StageRuntime):
             self.counts = {"data/dropped": float(len(parts.source.source) - self.epoch)}
             limit, dropped = parts.stage.data.too_long.tokens, self.counts["data/dropped"]
             context.report("long prompts", limit=limit, kept=self.epoch, dropped=dropped)
-        measure, self._rewards = measured(parts.stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
+        evaluation = None if context.bootstrap is not None and run.roles.evaluator else parts.stage.evaluation
+        measure, self._rewards = measured(evaluation, parts.roll, parts.rewards, models, parts.model, base)
         self.evaluate = refreshed(parts.learner, measure) if measure is not None else None
         for reward in self._rewards:
             reward.spans = context.recorder.role("evaluation" if context.bootstrap else "reward-0")
