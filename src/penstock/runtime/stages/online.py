@@ -82,7 +82,8 @@ def online_parts(stage: Online, run: Run, models: Models, base: Path, elsewhere:
     if taught is not None and frozen is not None:
         check_vocabulary(frozen.model, model, stage.name)
         policy.teacher = frozen.teaching(taught)
-    rewards = StageRewards(stage.rewards, models, model.text, base) if whole else Unscored()
+    scored = not elsewhere or stage.evaluation is not None  # the learner measures the first and the last weights itself
+    rewards = StageRewards(stage.rewards, models, model.text, base) if scored else Unscored()
     cache_gb = run.roles.engine.cache_of_ours()
     generator = partial(embedded_generator, max_running=stage.max_running, cache_gb=cache_gb, routes=stage.replays_routes)
     roll = Rollout(
@@ -140,8 +141,7 @@ class OnlineRuntime(StageRuntime):
             self.counts = {"data/dropped": float(len(parts.source.source) - self.epoch)}
             limit, dropped = parts.stage.data.too_long.tokens, self.counts["data/dropped"]
             context.report("long prompts", limit=limit, kept=self.epoch, dropped=dropped)
-        evaluation = None if context.bootstrap is not None and run.roles.evaluator else parts.stage.evaluation
-        measure, self._rewards = measured(evaluation, parts.roll, parts.rewards, models, parts.model, base)
+        measure, self._rewards = measured(parts.stage.evaluation, parts.roll, parts.rewards, models, parts.model, base)
         self.evaluate = refreshed(parts.learner, measure) if measure is not None else None
         for reward in self._rewards:
             reward.spans = context.recorder.role("evaluation" if context.bootstrap else "reward-0")
