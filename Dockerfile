@@ -1,9 +1,12 @@
 # The image that `penstock deploy` starts: docker build --build-arg DEVICE=cuda -t REGISTRY/penstock:TAG .
+# --build-arg EXTRAS=ray,monitors,… says which extras it has, all of them; PACKAGES=vllm adds what is no extra. Tell `deploy` both: --extras.
 # DEVICE=cuda has torch with CUDA, as its own package index ships it, DEVICE=cpu the small one. No secrets: pods get them from a Secret.
 ARG PYTHON=3.12
 
 FROM python:${PYTHON}-slim-bookworm AS build
 ARG DEVICE=cuda
+ARG EXTRAS=math,gym,hub,lora,ray,serve,monitors,s3,feedback
+ARG PACKAGES=
 WORKDIR /build
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
@@ -13,7 +16,7 @@ RUN python -m venv /opt/penstock \
       /opt/penstock/bin/pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "$(grep ^torch== constraints.txt)"; \
     fi \
  && /opt/penstock/bin/pip install --no-cache-dir --constraint constraints.txt \
-      ".[math,gym,hub,lora,ray,serve,monitors,s3,feedback]" "ray[default]"
+      ".[$EXTRAS]" "ray[default]" $PACKAGES
 
 FROM python:${PYTHON}-slim-bookworm
 # KubeRay asks with wget whether a Ray node is healthy.

@@ -69,6 +69,7 @@ HOME = {
     "sympy": ("rewards/equality.py",),
     "msgpack": ("net/wire.py",),
     "jinja2": ("data/render.py", "ui/report.py", "feedback/service/", "deploy/manifests.py"),
+    "yaml": ("deploy/patch.py",),
     "rich": ("ui/",),
     "tyro": ("cli/",),
     "transformers": ("models/", "engine/", "train/"),

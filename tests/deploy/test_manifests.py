@@ -92,7 +92,7 @@ def test_what_every_option_adds_passes_too(target: Any) -> None:
         made = objects(run_of("cuda"), target, options(gang=gang, queue=queue, namespace="lab", nodes=3, **more))
         assert faults(made) == []
         assert {one["metadata"]["namespace"] for one in made} == {"lab"}
-        assert all(pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"] for pod in pods(made))
+        assert all(pod["spec"]["containers"][0]["resources"]["limits"]["rdma/ib"] == "1" for pod in pods(made))
 
 
 FREE = {"labels", "annotations", "matchLabels", "data", "limits", "requests"}

@@ -7,11 +7,11 @@ import re
 import shlex
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from penstock.config.run import Run
 from penstock.config.spec import plain, require
 from penstock.data.resolve import LOCAL
+from penstock.deploy.needs import HUB_NAME, Server, servers, texts
 from penstock.deploy.options import LONGEST_NAME, Options, require_kubernetes_name
 from penstock.deploy.packing import Layout, layout
 
@@ -20,8 +20,6 @@ HOME = "/penstock"
 SPEC = "/etc/penstock/run.json"
 """The run's spec in a pod."""
 RAY_PORT, METRICS_PORT = 6379, 9464
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")
-"""A model's or a data set's name on the hub: one slash, and no file."""
 NAMED_FILE = re.compile(r"(.*\.(?:py|jsonl?|jsonl\.gz|parquet|csv|txt))(?::\w+)?$")
 
 
@@ -70,25 +68,32 @@ class Job:
         named = [model for stage in self.run.stages for model in stage.models()]
         named += [stage.data.source.removeprefix("hub:") for stage in self.run.stages if stage.pinned]
         listening = any(one.partition(":")[0] == "wandb" for one in self.run.monitors)
-        return self.options.https or listening or bool(self.store) or any(HUB_NAME.fullmatch(name) for name in named)
+        named_https = any(one.open_by_https for one in self.servers)
+        return (
+            self.options.https
+            or listening
+            or named_https
+            or bool(self.store)
+            or any(HUB_NAME.fullmatch(name) for name in named)
+        )
 
     @property
     def remarks(self) -> list[str]:
         """What else must be there, as comments of the manifest."""
         found = [NAMED_FILE.match(text) for text in texts(plain(self.run))]
-        files = sorted({one[1] for one in found if one})
-        return [f"The run names files that every node must see: {', '.join(files)}"] if files else []
+        files = ", ".join(sorted({one[1] for one in found if one}))
+        locked = (
+            "RDMA pins memory: containers need an unlimited memlock (LimitMEMLOCK=infinity of the nodes' container runtime)"
+        )
+        remarks = [f"The run names files that every node must see: {files}"] if files else []
+        return remarks + ([locked] if self.options.rdma else [])
+
+    @cached_property
+    def servers(self) -> list[Server]:
+        """The servers that the run and its variables name."""
+        return servers([*texts(plain(self.run)), *(pair.partition("=")[2] for pair in self.options.env)])
 
     def start_ray(self, port: int | str, head: str = "") -> str:
         """The shell command that starts the head of the run's Ray cluster, or, given the head's host, a node that joins it."""
         where = f"--address={head}:{port} --block" if head else f"--head --port={port} --include-dashboard=false"
         return f"ray start {where} --num-cpus={self.layout.cpus} --num-gpus={self.layout.gpus} --disable-usage-stats"
-
-
-def texts(value: Any) -> list[str]:
-    """All texts in plain values."""
-    if isinstance(value, dict):
-        return [text for inner in value.values() for text in texts(inner)]
-    if isinstance(value, list):
-        return [text for inner in value for text in texts(inner)]
-    return [value] if isinstance(value, str) else []
