@@ -111,6 +111,7 @@ REFUSED: list[tuple[tuple[str, str], dict[str, Any], str]] = [
     (("seed", "1"), {"data_claim": "corpora:/tmp"}, "CLAIM:/PATH"),
     (("seed", "1"), {"rdma_devices": 2}, "--rdma RESOURCE"),
     (("seed", "1"), {"priority_class": "Very High"}, "--priority-class"),
+    (("grpo.rewards", '[{"function": "code", "options": {"sandbox": "docker:python"}}]'), {}, "a pod has no Docker"),
 ]
 
 
@@ -123,3 +124,16 @@ def test_what_a_cluster_would_not_carry_out_is_refused(leaf: tuple[str, str], mo
 def test_slurm_says_which_flag_of_sbatch_does_it() -> None:
     with pytest.raises(SpecError, match="sbatch: -C FEATURE"):
         render(run_of("cpu"), "slurm", Options(node_labels=("gpu=h100",)))
+
+
+def test_pods_with_rdma_take_no_capability_and_the_manifest_says_what_nodes_need() -> None:
+    text = render(run_of("cuda"), "jobset", options(nodes=2, rdma="rdma/ib"))
+    assert "IPC_LOCK" not in text
+    assert "# RDMA pins memory" in text
+
+
+def test_a_store_may_be_reached_as_a_service_account() -> None:
+    store = ("checkpoint.store", "s3://runs/team")
+    with pytest.raises(SpecError, match="--secret"):
+        render(run_of("cpu", store), "jobset", options(secret=""))
+    assert "serviceAccountName" in render(run_of("cpu", store), "jobset", options(secret="", service_account="trainer"))

@@ -96,7 +96,7 @@ def processes(stage: Any, run: Run) -> list[Process]:
     scored = stage.rewards if isinstance(stage, Online) else ()
     held_out = stage.evaluation.rewards if stage.evaluation is not None else ()
     rewards, evaluated = (reward_items(stage, run, gpu, specs) for specs in (scored, (*scored, *held_out)))
-    measured = stage.evaluation is not None  # the first and the last weights by the learner, whoever measures the others
+    measured = stage.evaluation is not None  # the learner itself measures the first and the last weights
     learner = [*learner_items(stage, shape, gpu), *(evaluated if measured or not apart else ())]
     if not label:
         learner += reference_items(stage, run, shape, gpu)
