@@ -162,7 +162,7 @@ TASKS: dict[str, Callable[[str, int], Run]] = {
     "first success after 50 batches": lambda name, seed: online(name, seed, 100, GRPO(), begins=50),
     "first success after 200 batches": lambda name, seed: online(name, seed, 250, GRPO(), begins=200),
     "the same with a KL to the reference": lambda name, seed: online(
-        name, seed, 100, GRPO(kl=KLPenalty(place="loss", coefficient=0.05)), begins=50
+        name, seed, 100, GRPO(kl=KLPenalty(place="loss", estimator="k3", coefficient=0.05)), begins=50
     ),
     "the same, RLOO": lambda name, seed: online(name, seed, 100, LeaveOneOut(), begins=50),
     "the same, PPO": lambda name, seed: online(name, seed, 100, PPO(), begins=50),
