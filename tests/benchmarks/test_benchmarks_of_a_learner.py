@@ -18,9 +18,11 @@ import gpu
 import memory
 
 
-def test_memory_that_is_measured_is_what_the_formula_gives() -> None:
-    way = memory.WAYS["shared trunk, 2 layers"]
-    assert memory.measure(way)["total"] == pytest.approx(memory.computed(memory.PRESET, way).total, rel=0.01)
+@pytest.mark.usefixtures("cold")
+def test_memory_that_is_measured_is_what_is_computed() -> None:
+    """One of the settings of docs/memory.md, in a process of its own, whose allocator reads the environment as it starts."""
+    (row,) = memory.measured("10M")
+    assert float(row.split("|")[4]) == pytest.approx(1, abs=0.15)
 
 
 def test_training_is_measured_on_samples_that_were_drawn(tiny) -> None:

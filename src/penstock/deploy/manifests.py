@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +130,11 @@ def queue(options: Options) -> dict[str, str]:
     return {names[options.gang]: options.queue} if options.queue else {}
 
 
-def apply(text: str, target: Target) -> int:
-    """Give it to the cluster; gives the exit code of ``kubectl`` or ``sbatch``, whose words go to the terminal.
-
-    Raises:
-        SpecError: the program is missing.
-    """
+def sender(target: Target) -> list[str]:
+    """The command that gives a manifest to the cluster. Raises SpecError: it is missing here."""
     command = ["sbatch"] if target == "slurm" else ["kubectl", "apply", "-f", "-"]
     if shutil.which(command[0]) is None:
         raise SpecError(
             f"--apply needs {command[0]} on the PATH; without --apply the manifest is printed, to be taken elsewhere"
         )
-    return subprocess.run(command, input=text, text=True, check=False).returncode
+    return command

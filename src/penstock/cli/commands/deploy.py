@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -36,15 +37,16 @@ class Deploy(Placeable):
         """Print or apply; gives the exit code."""
         if self.target is None:
             raise SpecError("--target is missing: rayjob, trainjob, jobset or slurm")
-        from penstock.deploy.manifests import apply, render
+        from penstock.deploy.manifests import render, sender
         from penstock.deploy.packing import layout
 
         made = self.made()
         made = replace(made, name=self.name or made.name.replace("_", "-"))
         text = render(made, self.target, self.options)
+        command = sender(self.target) if self.apply else []
         for line in layout(made, self.options).lines():  # next to what is printed, for the eyes of who sends it off
             print(f"penstock: {line}", file=sys.stderr)
-        if self.apply:
-            return apply(text, self.target)
+        if command:
+            return subprocess.run(command, input=text, text=True, check=False).returncode
         print(text, end="")
         return 0
