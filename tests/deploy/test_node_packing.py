@@ -107,3 +107,7 @@ def test_images_as_registries_name_them_are_taken(image: str) -> None:
 @pytest.mark.parametrize(("memory", "shared"), [("32Gi", "8192Mi"), ("2G", "476Mi"), ("512Gi", "8192Mi")])
 def test_shared_memory_is_a_part_of_the_memory_where_nothing_is_said(memory: str, shared: str) -> None:
     assert Options(memory=memory).shared_memory == shared
+
+
+def test_names_of_objects_that_are_there_may_have_dots_and_begin_with_a_digit() -> None:
+    assert Options(priority_class="team.high", secret="0.hub", queue="a.b", gang="kueue").priority_class == "team.high"

@@ -128,17 +128,9 @@ class Options:
             require(not text or form.fullmatch(text) is not None, f'--{name} "{text}" is none; write one such as {like}')
         require(not self.claim_size or bool(self.claim), "--claim-size is the size of a claim; add --claim NAME")
         require((self.gang == "none") == (not self.queue), "--gang and --queue go together: --gang kueue --queue NAME")
-        for name in (
-            "namespace",
-            "claim",
-            "secret",
-            "queue",
-            "priority_class",
-            "runtime_class",
-            "pull_secret",
-            "service_account",
-        ):
-            require_kubernetes_name(f"--{name.replace('_', '-')}", getattr(self, name))
+        require_kubernetes_name("--namespace", self.namespace)
+        for name in ("claim", "secret", "queue", "priority_class", "runtime_class", "pull_secret", "service_account"):
+            require_kubernetes_name(f"--{name.replace('_', '-')}", getattr(self, name), dots=True)
         require(self.rdma_devices == 1 or bool(self.rdma), "--rdma-devices counts devices; name them: --rdma RESOURCE")
         self._check_scheduling()
         for pair in self.env:
@@ -204,7 +196,9 @@ def _bytes(text: str) -> int:
     return int(found[1]) * (1024 if binary else 1000) ** (" KMGT".index(found[2][0]))
 
 
-def require_kubernetes_name(what: str, name: str) -> None:
-    """Refuse a name that Kubernetes would. Raises SpecError."""
-    fits = not name or re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name)
-    require(bool(fits), f'{what} "{name}": Kubernetes takes small letters, digits and dashes, beginning with a letter')
+def require_kubernetes_name(what: str, name: str, dots: bool = False) -> None:
+    """Refuse a name that Kubernetes would; ``dots``: of an object that is there already, which may have some and begin with a
+    digit. Raises SpecError."""
+    form = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?" if dots else r"[a-z]([a-z0-9-]*[a-z0-9])?"
+    fits, more = not name or re.fullmatch(form, name), " and dots" if dots else ", beginning with a letter"
+    require(bool(fits), f'{what} "{name}": Kubernetes takes small letters, digits and dashes{more}')
